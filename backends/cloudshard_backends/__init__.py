@@ -1,0 +1,1 @@
+"""Everything that knows a vendor: stores, engines, launchers, found through entry points."""

@@ -1,0 +1,1 @@
+"""Object stores: file, S3, and read-only fsspec."""

@@ -1,0 +1,1 @@
+"""Executes a stage's steps over blocks of rows inside one process."""

@@ -1,0 +1,1 @@
+"""Keys, records and the protocol: claim, renew, take over, commit, publish, seal."""

@@ -1,0 +1,1 @@
+"""Status, verification, garbage collection, ledger SQL."""

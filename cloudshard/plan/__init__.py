@@ -1,0 +1,1 @@
+"""Logical to physical: splitting, schema, fusion, boundaries, fingerprint, explain."""

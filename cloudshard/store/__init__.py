@@ -1,0 +1,1 @@
+"""The store port and what every store gets: retries, limits, counters, chaos."""
