@@ -35,10 +35,13 @@ def decode(kind: type[R], body: bytes, *, where: str) -> R:
     try:
         record = msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
-        raise IntegrityError(f"not a valid {kind.__name__} record: {error}", where=where, mend="Was the prefix written by something else?") from error
+        raise IntegrityError(
+            f"not a valid {kind.__name__}: {error}", where=where, mend="Was the prefix written by something else?"
+        ) from error
     version = getattr(record, "version", SCHEMA_VERSION)
     if version > SCHEMA_VERSION:
-        raise IntegrityError(f"record of schema version {version}, this cloudshard knows {SCHEMA_VERSION}", where=where, mend="Upgrade cloudshard on this machine.")
+        what = f"a record of schema version {version}, this cloudshard knows {SCHEMA_VERSION}"
+        raise IntegrityError(what, where=where, mend="Upgrade cloudshard on this machine.")
     return record
 
 
@@ -85,7 +88,10 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunRecord(Record, frozen=True, kw_only=True):
-    """run.json — who creates it has planned the run. ``plan`` is :class:`cloudshard.plan.values.Plan` as JSON."""
+    """run.json — who creates it has planned the run. ``plan`` is :class:`cloudshard.plan.values.Plan` as JSON.
+
+    ``items_key``: the first stage's work items. ``replaces_key``: a JSON list of output keys to delete once the run is complete.
+    """
 
     run_id: str
     pipeline: str
@@ -96,6 +102,7 @@ class RunRecord(Record, frozen=True, kw_only=True):
     settings: RunSettings
     items_key: str
     item_count: int
+    replaces_key: str | None = None
     created_by: str
     packages: dict[str, str] = {}
 
