@@ -44,6 +44,8 @@ ParallelMap = Callable[[Callable[[T], U], Iterable[T]], Iterable[U]]
 
 #: HEADs of other workers' leases in one fruitless pass over the blocks (to see a release before its lease ends).
 INSPECTED_LEASES = 32
+#: Blocks that one fruitless `acquire` looks into at most: bounds what idle workers cost while others finish a large stage.
+BLOCKS_PER_LOOK = 64
 
 
 def threaded_map(call: Callable[[T], U], values: Iterable[T]) -> Iterable[U]:
@@ -120,15 +122,16 @@ class StageLedger:
         self._acquiring = threading.Lock()
         self._block_count = -(-len(items) // keys.BLOCK_ITEMS)
         self._open_blocks = set(range(self._block_count))
+        self._touched: set[int] = set()
         self._committed: dict[int, set[int]] = {block: set() for block in range(self._block_count)}
         self._committed_count = 0
         self._dead: set[int] = set()
         self._held: dict[int, Claim] = {}
         self._records: dict[int, dict[int, bytes]] = {}
         self._queue: deque[_Candidate] = deque()
-        self._queue_shared = False
         self._pass: list[int] | None = None
         self._pass_fruitless = True
+        self._pass_shared = False
         self._inspections = 0
         self._free_at: float | None = None
 
@@ -182,11 +185,13 @@ class StageLedger:
         return claims
 
     def _next_candidate(self) -> _Candidate | None:
+        looked = 0
         while not self._queue:
-            block = self._next_block()
+            block = self._next_block() if looked < BLOCKS_PER_LOOK else None
             if block is None:
                 return None
             self._look_into(block)
+            looked += 1
         return self._queue.popleft()
 
     def _next_block(self) -> int | None:
@@ -195,15 +200,22 @@ class StageLedger:
             self._free_at = None
             self._inspections = INSPECTED_LEASES if self._pass_fruitless else 0
             self._pass_fruitless = True
-            self._refresh_complete()
+            self._pass_shared = False
             with self._lock:
                 self._pass = sorted(self._open_blocks)
             self._around.rng.shuffle(self._pass)
-        if self._pass:
-            untouched = self._untouched(self._pass)
-            block = self._around.rng.choice(untouched) if untouched else self._pass[-1]
+        untouched = self._untouched(self._pass)
+        if untouched:
+            block = self._around.rng.choice(untouched)
             self._pass.remove(block)
             return block
+        if not self._pass_shared:  # from here on others are met: what they have completed meanwhile needs no look
+            self._pass_shared = True
+            self._refresh_complete()
+        while self._pass:
+            block = self._pass.pop()
+            if block in self._open_blocks:
+                return block
         self._pass = None
         return None
 
@@ -216,12 +228,11 @@ class StageLedger:
                 self._mark_block_complete(int(info.key.rpartition("-")[2].removesuffix(".jsonl")))
 
     def _untouched(self, blocks: list[int]) -> list[int]:
-        if len(blocks) < 2:
-            return []
-        touched: set[int] = set()
-        for page in self.store.list(keys.folder(self.number, "claims"), delimiter="/"):
-            touched.update(int(prefix.rstrip("/").rpartition("-")[2]) for prefix in page.prefixes)
-        return [block for block in blocks if block not in touched]
+        """Blocks without any claim, by one LIST with delimiter; once all have been touched nobody asks again."""
+        if len(self._touched) < self._block_count and len(blocks) > 1:
+            for page in self.store.list(keys.folder(self.number, "claims"), delimiter="/"):
+                self._touched.update(int(prefix.rstrip("/").rpartition("-")[2]) for prefix in page.prefixes)
+        return [block for block in blocks if block not in self._touched]
 
     def _look_into(self, block: int) -> None:
         """List a block and queue what is free in it."""
@@ -253,7 +264,6 @@ class StageLedger:
         if others and free:
             start = self._around.rng.randrange(len(free))
             free = free[start:] + free[:start]
-        self._queue_shared = others
         self._queue.extend(free)
         self._close_block_if_complete(block)
 

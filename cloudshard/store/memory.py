@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import xxhash
+from sortedcontainers import SortedList
 
 from cloudshard.errors import AlreadyExists, IntegrityError, NotFound, PreconditionFailed, UploadGone
 from cloudshard.store.port import ListPage, ObjectInfo, PendingUpload, Upload, UploadPart
@@ -43,7 +43,7 @@ class MemoryStore:
         self._clock = clock
         self._resolution = resolution
         self._objects: dict[str, _Object] = {}
-        self._keys: list[str] = []
+        self._keys: SortedList[str] = SortedList()
         self._uploads: dict[str, _Pending] = {}
         self._lock = threading.RLock()
         self._upload_number = 0
@@ -54,7 +54,7 @@ class MemoryStore:
 
     def _write(self, key: str, body: bytes, metadata: Mapping[str, str] | None) -> ObjectInfo:
         if key not in self._objects:
-            insort(self._keys, key)
+            self._keys.add(key)
         made = _Object(body, xxhash.xxh3_64_hexdigest(body), self._now(), dict(metadata) if metadata else None)
         self._objects[key] = made
         return ObjectInfo(key, len(body), made.etag, made.last_modified, made.metadata)
@@ -88,38 +88,40 @@ class MemoryStore:
     def list(self, prefix: str = "", *, start_after: str = "", delimiter: str = "") -> Iterator[ListPage]:
         after = start_after
         while True:
-            objects: list[ObjectInfo] = []
-            prefixes: list[str] = []
-            more = False
             with self._lock:
-                at = bisect_right(self._keys, after) if after >= prefix and after else bisect_left(self._keys, prefix)
-                while at < len(self._keys) and self._keys[at].startswith(prefix):
-                    key = self._keys[at]
-                    if len(objects) + len(prefixes) == PAGE:
-                        more = True
-                        break
-                    cut = key.find(delimiter, len(prefix)) if delimiter else -1
-                    if cut >= 0:
-                        group = key[: cut + len(delimiter)]
-                        after = group + "\U0010ffff"
-                        if group > start_after:
-                            prefixes.append(group)
-                        at = bisect_left(self._keys, after, at)
-                        continue
-                    found = self._objects[key]
-                    objects.append(ObjectInfo(key, len(found.body), found.etag, found.last_modified))
-                    after = key
-                    at += 1
-                page = ListPage(tuple(objects), tuple(prefixes), self._now())
+                page, after, more = self._page(prefix, after, start_after, delimiter)
             yield page
             if not more:
                 return
+
+    def _page(self, prefix: str, after: str, start_after: str, delimiter: str) -> tuple[ListPage, str, bool]:
+        """One page from the first key that is after ``after``: (page, last key told, whether there is more)."""
+        objects: list[ObjectInfo] = []
+        prefixes: list[str] = []
+        keys = self._keys.irange(max(after, prefix), inclusive=(after < prefix, True))
+        key = next(keys, None)
+        while key is not None and key.startswith(prefix):
+            if len(objects) + len(prefixes) == PAGE:
+                return ListPage(tuple(objects), tuple(prefixes), self._now()), after, True
+            cut = key.find(delimiter, len(prefix)) if delimiter else -1
+            if cut >= 0:  # skip all keys of the group
+                group = key[: cut + len(delimiter)]
+                after = group + "\U0010ffff"
+                if group > start_after:
+                    prefixes.append(group)
+                keys = self._keys.irange(after)
+            else:
+                found = self._objects[key]
+                objects.append(ObjectInfo(key, len(found.body), found.etag, found.last_modified))
+                after = key
+            key = next(keys, None)
+        return ListPage(tuple(objects), tuple(prefixes), self._now()), after, False
 
     def delete(self, keys: Sequence[str]) -> None:
         with self._lock:
             for key in keys:
                 if self._objects.pop(key, None) is not None:
-                    del self._keys[bisect_left(self._keys, key)]
+                    self._keys.remove(key)
 
     def begin_upload(self, key: str, *, part_size: int) -> Upload:
         with self._lock:

@@ -34,22 +34,37 @@ class RequestLimiter(Protocol):
 
 
 class ServerClock:
-    """A lower bound of the server's time: the best of (server time seen − monotonic time when it was seen)."""
+    """A lower bound of the server's time: the best recent (server time seen − monotonic time when it was seen).
+
+    The best sample is the one with the fastest answer. It is kept for one or two windows only: the two clocks drift apart, and a
+    bound that was true an hour ago may be ahead of the truth now (the simulation found that).
+    """
+
+    WINDOW_SECONDS = 60.0
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._offset: float | None = None
+        self._current: float | None = None
+        self._previous: float | None = None
+        self._window_began = 0.0
 
     def observe(self, server_time: float | None) -> None:
         """Take a sample from an answer that has just arrived."""
-        if server_time is not None:
-            offset = server_time - self._monotonic()
-            if self._offset is None or offset > self._offset:
-                self._offset = offset
+        if server_time is None:
+            return
+        now = self._monotonic()
+        offset = server_time - now
+        if self._current is None or now - self._window_began > self.WINDOW_SECONDS:
+            self._previous, self._current, self._window_began = self._current, offset, now
+        else:
+            self._current = max(self._current, offset)
 
     def now(self) -> float | None:
         """The server's time now, or None before the first sample."""
-        return None if self._offset is None else self._offset + self._monotonic()
+        if self._current is None:
+            return None
+        best = self._current if self._previous is None else max(self._current, self._previous)
+        return best + self._monotonic()
 
 
 class ReliableStore:
