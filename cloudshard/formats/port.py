@@ -23,7 +23,7 @@ BadRow = Callable[[RowError, bytes | Mapping[str, Any]], None]
 class ReadContext:
     """What a reader gets besides the range: the open store and key, options, schema, the bad-row callback."""
 
-    __slots__ = ("bad_row", "block_bytes", "block_rows", "key", "options", "origin", "schema", "store")
+    __slots__ = ("bad_row", "block_bytes", "block_rows", "counts", "key", "options", "origin", "schema", "store")
 
     def __init__(
         self,
@@ -45,6 +45,12 @@ class ReadContext:
         self.bad_row = bad_row
         self.block_rows = block_rows
         self.block_bytes = block_bytes
+        #: What the reader counts besides rows: ``bytes_read``, ``blank_lines``, ``nan_as_null``, ``row_groups_skipped``, ``rows_pruned``…
+        self.counts: dict[str, int] = {}
+
+    def count(self, name: str, number: int = 1) -> None:
+        """Add to a counter."""
+        self.counts[name] = self.counts.get(name, 0) + number
 
 
 class ByteSink(Protocol):

@@ -1,0 +1,49 @@
+"""From what a command line names to a recipe and the run's URL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cloudshard.cli import options
+from cloudshard.errors import RecipeError
+
+if TYPE_CHECKING:
+    from cloudshard.recipe import Recipe
+
+_PIPELINE = re.compile(r".+\.(ya?ml|py(:[\w.]+)?)|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_][\w.]*")
+
+
+def is_pipeline(target: str) -> bool:
+    """Whether ``target`` is spelt like a recipe, a Python file or module:name, and not like a URL or a folder."""
+    return "://" not in target and _PIPELINE.fullmatch(target) is not None
+
+
+def resolve(target: str, parameters: Sequence[tuple[str, str]], *, overwrite: bool = False) -> Recipe:
+    """The recipe that ``target`` names; ``overwrite``: its output replaces what is in the target folder."""
+    from cloudshard.recipe import resolve_target
+
+    recipe = resolve_target(target, options.pairs(parameters, "-p"))
+    sink = recipe.pipeline.sink
+    if overwrite and sink is not None:
+        recipe = replace(recipe, pipeline=replace(recipe.pipeline, sink=replace(sink, mode="overwrite")))
+    return recipe
+
+
+def run_url_of(recipe: Recipe, given: str | None) -> str:
+    """Where the run's ledger lies: as given, as the recipe says, or beside the output (``<output>.run``)."""
+    from cloudshard.store.registry import normalise
+
+    url = given or recipe.run_url
+    if url:
+        return normalise(url)
+    if recipe.pipeline.sink is None:
+        raise RecipeError("the pipeline has no sink", mend="End it with write_parquet, write_jsonl, write_csv or write_arrow.")
+    output = normalise(recipe.pipeline.sink.url)
+    if not output.partition("://")[2].strip("/").partition("/")[2] and not output.startswith("file://"):
+        raise RecipeError(
+            "the output is a whole bucket, so there is no place beside it for the run", where=output, mend="Give one with --run."
+        )
+    return f"{output}.run"

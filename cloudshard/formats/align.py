@@ -1,0 +1,87 @@
+"""From tables as a file holds them to blocks of the declared schema, bounded in rows and bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+
+from cloudshard.engine.block import Block
+from cloudshard.errors import RowError
+from cloudshard.formats.cast import cast_column
+from cloudshard.formats.findings import Findings
+from cloudshard.formats.port import ReadContext
+
+
+class Aligner:
+    """Brings known columns to the declared schema's types; a row that does not fit goes to the bad-row policy.
+
+    ``wanted``: columns that leave, in order (None: all). A declared column that the file lacks is null. A column that the declared schema
+    lacks stays at the end: what happens to it is the sink's policy.
+    """
+
+    def __init__(self, context: ReadContext, wanted: Sequence[str] | None) -> None:
+        self._context = context
+        self._wanted = wanted
+
+    def align(self, table: pa.Table, positions: Sequence[int]) -> Iterator[Block]:
+        """The table as blocks (none when no row is left)."""
+        schema = self._context.schema
+        if schema is not None:
+            table, positions = self._typed(table, positions, schema)
+        if self._wanted is not None:
+            table = table.select([name for name in self._wanted if table.schema.get_field_index(name) >= 0])
+        if len(positions):
+            yield Block(self._context.origin, positions, table=table, nbytes=table.nbytes)
+
+    def _typed(self, table: pa.Table, positions: Sequence[int], schema: pa.Schema) -> tuple[pa.Table, Sequence[int]]:
+        findings = Findings()
+        names: list[str] = []
+        columns: list[pa.ChunkedArray] = []
+        for field in schema:
+            if self._wanted is not None and field.name not in self._wanted:
+                continue
+            loose = field.with_nullable(True)  # nulls are judged where the schema is a contract: at the sink
+            if table.schema.get_field_index(field.name) < 0:
+                column = pa.chunked_array([pa.nulls(table.num_rows, field.type)], type=field.type)
+            else:
+                column = cast_column(table.column(field.name), loose, field.name, findings)
+            if column is not None:
+                names.append(field.name)
+                columns.append(column)
+        if findings.misfits or findings.unknown:
+            return self._without_misfits(table, positions, schema, findings)
+        for name in table.schema.names:
+            if schema.get_field_index(name) < 0:
+                names.append(name)
+                columns.append(table.column(name))
+        return pa.table(columns, names=names), positions
+
+    def _without_misfits(
+        self, table: pa.Table, positions: Sequence[int], schema: pa.Schema, findings: Findings
+    ) -> tuple[pa.Table, Sequence[int]]:
+        origin = self._context.origin
+        problems = {row: f"column {path!r}: {reason}" for row, (path, reason) in findings.misfits.items()}
+        for row, found in findings.unknown.items():
+            problems.setdefault(row, f"field {next(iter(found))!r} is not in the declared schema")
+        for row in sorted(problems):
+            error = RowError(problems[row], object=origin.object, position=positions[row], unit="row")
+            self._context.bad_row(error, table.slice(row, 1).to_pylist()[0])
+        kept = [row for row in range(table.num_rows) if row not in problems]
+        return self._typed(table.take(pa.array(kept, pa.int64())), [positions[row] for row in kept], schema)
+
+
+def bounded(blocks: Iterable[Block], context: ReadContext) -> Iterator[Block]:
+    """The blocks, halved until each is within the bounds (a single row may be larger)."""
+    for block in blocks:
+        todo = [block]
+        while todo:
+            some = todo.pop()
+            table = some.table
+            if table is None or len(some) < 2 or (len(some) <= context.block_rows and some.nbytes <= 2 * context.block_bytes):
+                yield some
+                continue
+            half = len(some) // 2
+            for low, high in ((half, len(some)), (0, half)):
+                piece = table.slice(low, high - low)
+                todo.append(Block(some.origin, some.positions[low:high], table=piece, nbytes=piece.nbytes))
