@@ -1,258 +1,232 @@
-"""Users' functions: how a pipeline refers to them, what identifies their code, how another machine gets them.
+"""A user's function as data: how it is named, shipped and loaded again in another process or on another machine.
 
-A function in an importable module is referred to by name (``module:qualname``). A lambda, a closure, a function of ``__main__``, of a
-notebook or of a script travels with the run as a cloudpickle object. The digest covers the code that a function depends on, as far as
-that can be seen: bytecode, constants, defaults, closures, simple globals, and functions and classes of the same module.
+A function or class of an importable module travels by name. What no other process could import — lambdas, closures, ``__main__``, notebooks,
+pipeline files — travels by value, as a cloudpickle object under the run's prefix. Arguments that are plain JSON stand in the plan; others
+travel inside the pickle.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib
 import importlib.util
-import inspect
 import sys
 from collections.abc import Callable, Mapping
-from types import CodeType, FunctionType, ModuleType
+from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from cloudshard.errors import RecipeError
+from cloudshard.functions_digest import digest_of
+from cloudshard.ledger import keys
 from cloudshard.plan.values import FunctionRef
 
-FUNCTIONS = "plan/functions/"
+Function = Callable[..., Any] | type | str
 
-#: Modules that exist on this machine only, though Python can name them.
-_LOCAL_MODULES = ("__main__", "__mp_main__", "builtins.__main__")
+#: What a function captures travels to every process of the run; beyond this it is data and belongs in the bucket.
+MAX_PICKLE_BYTES = 256 << 20
 
 
-def describe(function: Callable[..., Any] | type | str, arguments: Mapping[str, Any] | None = None) -> tuple[FunctionRef, bytes | None]:
-    """How to refer to ``function``: (reference, pickle bytes or None). Raises RecipeError when it cannot travel.
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A function or class, ready to be used: :meth:`make` gives the callable.
 
-    ``arguments``: bound to a function, or given to a class. They must be JSON values for an import reference.
+    ``arguments`` are keyword arguments, bound to the function or given to the class.
     """
-    bound = dict(arguments or {})
-    if isinstance(function, str):
-        target = import_target(function)
-        return FunctionRef(kind="import", name=function, digest=digest_of(target, bound), arguments=bound), None
-    if not callable(function):
-        raise RecipeError(f"a step needs a function, a class or 'module:function', not {type(function).__name__}")
-    name = importable_name(function)
-    if name is not None and _is_json(bound):
-        return FunctionRef(kind="import", name=name, digest=digest_of(function, bound), arguments=bound), None
-    pickled = _pickle(function, bound)
-    digest = digest_of(function, bound)
-    shown = f"{getattr(function, '__module__', '?')}:{getattr(function, '__qualname__', type(function).__name__)}"
-    return FunctionRef(kind="pickle", name=shown, digest=digest, key=f"{FUNCTIONS}{digest}.pkl"), pickled
+
+    target: Any
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_class(self) -> bool:
+        """Whether every process makes one instance, with ``setup`` and ``teardown``."""
+        return isinstance(self.target, type)
+
+    def make(self) -> Any:
+        """The function with its arguments bound, or an instance of the class (its ``setup`` not yet called)."""
+        if self.is_class:
+            return self.target(**self.arguments)
+        return functools.partial(self.target, **self.arguments) if self.arguments else self.target
 
 
-def load(ref: FunctionRef, read_pickle: Callable[[str], bytes] | None = None, *, safe: bool = False) -> Callable[..., Any]:
-    """The callable that a reference stands for; a class becomes an instance. Raises RecipeError.
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """What is pickled when arguments are no plain JSON."""
 
-    ``read_pickle``: key under the run's prefix → bytes. ``safe``: refuse pickles, which can run any code when they are loaded.
+    target: Any
+    arguments: dict[str, Any]
+
+
+def describe(function: Function, arguments: Mapping[str, Any] | None = None) -> tuple[FunctionRef, bytes | None]:
+    """(reference, pickle or None) of a function, a class or ``"module:qualname"``.
+
+    The reference's ``digest`` is the same in every process and run while the code stays the same: it covers the byte code, constants,
+    defaults, closures, and the globals and functions of the same module that it uses; for importable ones the source of the module too.
+    Raises RecipeError when the name leads nowhere or the object cannot be pickled.
     """
-    if ref.kind == "import":
-        return _instantiate(import_target(ref.name), ref.arguments, ref.name)
+    given = dict(arguments or {})
+    target = find(function) if isinstance(function, str) else function
+    if isinstance(target, functools.partial) and not target.args and not isinstance(target.func, type):
+        given = {**target.keywords, **given}
+        target = target.func
+    shown = _shown_name(target)
+    if not callable(target):
+        raise RecipeError(f"{shown} is a {type(target).__name__}, which cannot be called", where=shown)
+    if given and isinstance(target, type) and target.__init__ is object.__init__ and target.__new__ is object.__new__:
+        raise RecipeError(f"the class takes no arguments, {', '.join(given)} given", where=shown, mend="Give it an __init__ that does.")
+    plain = _as_json(given)
+    name = function if isinstance(function, str) else import_name(target)
+    if name is not None and plain is not None:
+        digest = digest_of(target, sources=True)
+        return FunctionRef(kind="import", name=name, digest=digest, arguments=plain), None
+    if plain is None:
+        payload: Any = _Bound(target, given)
+        digest = digest_of((target, given))
+    else:
+        payload = target
+        digest = digest_of(target)
+    reference = FunctionRef(kind="pickle", name=shown, digest=digest, key=f"{keys.FUNCTIONS}{digest}.pkl", arguments=plain or {})
+    return reference, _pickled(payload, shown)
+
+
+def load(reference: FunctionRef, read_pickle: Callable[[str], bytes] | None = None, safe: bool = False) -> Loaded:
+    """The function or class that ``reference`` names. ``read_pickle`` gets the bytes of a key under the run's prefix.
+
+    ``safe``: refuse pickles. Raises RecipeError when it is refused, missing or cannot be loaded here.
+    """
+    if reference.kind == "import":
+        return Loaded(find(reference.name), reference.arguments)
     if safe:
         raise RecipeError(
-            f"the run carries the pickled function {ref.name}, and --safe refuses pickles",
-            mend="Put the function into an installed module and refer to it as 'module:function'.",
+            "the step's function is a pickle, which can run any code when it is loaded; --safe refuses it",
+            where=reference.name,
+            mend="Put the function into a module that every worker can import, and name it there.",
         )
-    if read_pickle is None or ref.key is None:
-        raise RecipeError(f"the pickled function {ref.name} is not at hand here")
-    import cloudpickle
+    if read_pickle is None or reference.key is None:
+        raise RecipeError("the step's function is a pickle, and there is nothing to read it from", where=reference.name)
+    body = read_pickle(reference.key)
+    import pickle
 
     try:
-        function, arguments = cloudpickle.loads(read_pickle(ref.key))
-    except (ImportError, AttributeError, TypeError, EOFError, ValueError, IndexError, KeyError) as error:
+        made = pickle.loads(body)  # noqa: S301 - the run's author pickled it; who does not trust them works with --safe
+    except ModuleNotFoundError as error:
         raise RecipeError(
-            f"the pickled function {ref.name} cannot be loaded: {type(error).__name__}: {error}",
-            mend="Install the same packages (and Python version) here as where the run was started.",
+            f"the step's function needs the module {error.name!r}, which this machine does not have",
+            where=reference.name,
+            mend="Install the same packages as on the machine that planned the run.",
         ) from error
-    return _instantiate(function, arguments, ref.name)
+    except Exception as error:  # noqa: BLE001 - unpickling runs code of any library; it becomes one sentence with its cause kept
+        raise RecipeError(
+            f"the step's function cannot be unpickled: {type(error).__name__}: {error}",
+            where=reference.name,
+            mend="Use the same Python and package versions as on the machine that planned the run.",
+        ) from error
+    if isinstance(made, _Bound):
+        return Loaded(made.target, made.arguments)
+    return Loaded(made, reference.arguments)
 
 
-def _instantiate(target: Any, arguments: Mapping[str, Any], name: str) -> Callable[..., Any]:
-    if inspect.isclass(target):
-        try:
-            made: Callable[..., Any] = target(**arguments)
-        except TypeError as error:
-            raise RecipeError(f"{name} cannot be made with the arguments {sorted(arguments)}: {error}") from error
-        if not callable(made):
-            raise RecipeError(f"{name} is a class without __call__", mend="Give it `def __call__(self, row)`.")
-        return made
-    return functools.partial(target, **arguments) if arguments else target
-
-
-def import_target(name: str) -> Any:
-    """The object that ``module:qualname`` names."""
-    module_name, separator, qualname = name.partition(":")
-    if not separator or not module_name or not qualname:
-        raise RecipeError(f"{name!r} names no function", mend='Write "module:function".')
+def find(name: str) -> Any:
+    """The object that ``module:qualname`` names. Raises RecipeError saying which half is wrong."""
+    module_name, colon, path = name.partition(":")
+    if not colon or not all(part.isidentifier() for part in (*module_name.split("."), *path.split("."))):
+        raise RecipeError(f"{name!r} names no function", mend='Write "module:function"')
     try:
-        target: Any = importlib.import_module(module_name)
-    except ImportError as error:
-        missing = f" (it needs {error.name})" if error.name and error.name != module_name else ""
-        raise RecipeError(
-            f"the module {module_name!r} cannot be imported{missing}: {error}", mend="Is it installed here, or on PYTHONPATH?"
-        ) from error
-    for part in qualname.split("."):
-        try:
-            target = getattr(target, part)
-        except AttributeError as error:
-            raise RecipeError(f"the module {module_name!r} has no {qualname!r}", mend="Check the spelling.") from error
-    if not callable(target):
-        raise RecipeError(f"{name} is no function or class but {type(target).__name__}")
-    return target
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
+            mend = "Install its package, or run from the folder that holds it (or set PYTHONPATH)."
+            raise RecipeError(f"there is no module {error.name!r}", where=name, mend=mend) from error
+        raise RecipeError(f"the module needs {error.name!r}, which is not installed", where=name, mend=f"Install {error.name}.") from error
+    except Exception as error:  # noqa: BLE001 - importing runs the user's code, which may raise anything
+        raise RecipeError(f"importing the module raised {type(error).__name__}: {error}", where=name) from error
+    for part in path.split("."):
+        if not hasattr(found, part):
+            import difflib
+
+            close = difflib.get_close_matches(part, [known for known in dir(found) if not known.startswith("__")], n=1)
+            mend = f"Did you mean {close[0]!r}?" if close else ""
+            raise RecipeError(f"there is no {part!r} in {getattr(found, '__name__', module_name)}", where=name, mend=mend)
+        found = getattr(found, part)
+    if not callable(found):
+        raise RecipeError(f"it is a {type(found).__name__}, which cannot be called", where=name)
+    return found
 
 
-def importable_name(function: Any) -> str | None:
-    """``module:qualname`` if another process can import exactly this object by it."""
-    module_name, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
-    if not isinstance(module_name, str) or not isinstance(qualname, str) or "<" in qualname:
+def import_name(target: Any) -> str | None:
+    """``module:qualname`` when another process can import exactly this object, else None."""
+    module_name, path = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
+    if not isinstance(module_name, str) or not isinstance(path, str) or module_name == "__main__" or "<" in path:
         return None
     module = sys.modules.get(module_name)
-    if module is None or module_name in _LOCAL_MODULES or getattr(module, "__cloudshard_script__", False):
+    if module is None or _travels_by_value(module_name):
         return None
-    target: Any = module
-    for part in qualname.split("."):
-        target = getattr(target, part, None)
-    if target is not function:
+    found: Any = module
+    for part in path.split("."):
+        found = getattr(found, part, None)
+        if found is None:
+            return None
+    if found is not target:
         return None
-    return f"{module_name}:{qualname}" if _is_installed(module) else None
-
-
-def _is_installed(module: ModuleType) -> bool:
-    """Whether the module can be found by name (a script that was loaded from a path cannot)."""
     try:
-        return importlib.util.find_spec(module.__name__) is not None
-    except (ImportError, ValueError, AttributeError):
+        importable = getattr(module, "__spec__", None) is not None and importlib.util.find_spec(module_name) is not None
+    except (ImportError, ValueError):
+        return None
+    return f"{module_name}:{path}" if importable else None
+
+
+def _travels_by_value(module_name: str) -> bool:
+    """Whether the module, or a package around it, was registered with cloudpickle for pickling by value."""
+    cloudpickle = sys.modules.get("cloudpickle.cloudpickle")
+    if cloudpickle is None:
         return False
+    registered = cloudpickle.list_registry_pickle_by_value()
+    return any(module_name == name or module_name.startswith(name + ".") for name in registered)
 
 
-def _is_json(arguments: Mapping[str, Any]) -> bool:
-    import msgspec
-
-    try:
-        return bool(msgspec.json.decode(msgspec.json.encode(arguments)) == dict(arguments))
-    except (TypeError, ValueError, msgspec.MsgspecError):
-        return False
-
-
-def _pickle(function: Any, arguments: Mapping[str, Any]) -> bytes:
+def _pickled(payload: Any, shown: str) -> bytes:
     import cloudpickle
 
-    module = sys.modules.get(getattr(function, "__module__", None) or "")
-    by_value = module is not None and module.__name__ not in _LOCAL_MODULES and getattr(module, "__cloudshard_script__", False)
     try:
-        if by_value and module is not None:
-            cloudpickle.register_pickle_by_value(module)
-        pickled: bytes = cloudpickle.dumps((function, dict(arguments)))
-    except (TypeError, ValueError, AttributeError, RecursionError) as error:
-        name = getattr(function, "__qualname__", repr(function))
+        body: bytes = cloudpickle.dumps(payload)
+    except Exception as error:  # noqa: BLE001 - pickling runs code of any library; it becomes one sentence with its cause kept
         raise RecipeError(
-            f"the function {name} cannot be sent to workers: {error}",
-            mend="It holds something that cannot be pickled (a connection, a lock, an open file): make it in a class's setup().",
+            f"the function cannot be shipped to other processes: {type(error).__name__}: {error}",
+            where=shown,
+            mend="It captures something that lives in this process only (a connection, a file, a lock). Make it a class and open that in setup().",
         ) from error
-    finally:
-        if by_value and module is not None:
-            cloudpickle.unregister_pickle_by_value(module)
-    return pickled
+    if len(body) > MAX_PICKLE_BYTES:
+        raise RecipeError(
+            f"the function captures {len(body):,} bytes, which every process of the run would have to load",
+            where=shown,
+            mend="Put the data into the bucket, and read it in the setup() of a class.",
+        )
+    return body
 
 
-# ---------------------------------------------------------------- identity of code
+def _as_json(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The arguments when JSON gives back exactly what went in, else None."""
+    try:
+        plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(arguments))
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return None
+    return plain if _same(plain, arguments) else None
 
 
-def digest_of(function: Any, arguments: Mapping[str, Any] | None = None) -> str:
-    """32 hex digits that change when the code (or an argument) changes, and are equal in every process for the same code."""
-    seen: set[int] = set()
-    parts: list[str] = []
-    _collect(function, parts, seen, depth=0)
-    if arguments:
-        parts.append(_stable(dict(arguments), seen))
-    return hashlib.blake2b("\n".join(parts).encode("utf-8", "backslashreplace"), digest_size=16).hexdigest()
+def _same(left: Any, right: Any) -> bool:
+    """Equal, and of the same types all the way down (1 is not True, a tuple is no list)."""
+    if isinstance(left, dict) and isinstance(right, Mapping):
+        return left.keys() == right.keys() and all(_same(left[name], right[name]) for name in left)
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, list):
+        return len(left) == len(right) and all(map(_same, left, right))
+    return bool(left == right)
 
 
-def _collect(target: Any, parts: list[str], seen: set[int], depth: int) -> None:
-    if id(target) in seen or depth > 8:
-        return
-    seen.add(id(target))
-    if isinstance(target, functools.partial):
-        parts.append(_stable((target.args, target.keywords), seen))
-        _collect(target.func, parts, seen, depth + 1)
-        return
-    if inspect.isclass(target):
-        parts.append(f"class {target.__qualname__}")
-        for name, value in sorted(vars(target).items()):
-            if name in ("__dict__", "__weakref__", "__doc__", "__module__", "__static_attributes__", "__firstlineno__"):
-                continue
-            inner = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
-            parts.append(f"{name}={'' if isinstance(inner, FunctionType) else _stable(inner, seen)}")
-            if isinstance(inner, FunctionType):
-                _collect(inner, parts, seen, depth + 1)
-        return
-    function = inspect.unwrap(target) if callable(target) else target
-    if inspect.ismethod(function):
-        parts.append(_stable(getattr(function.__self__, "__dict__", {}), seen))
-        function = function.__func__
-    if not isinstance(function, FunctionType):
-        parts.append(f"{type(target).__module__}.{type(target).__qualname__} {getattr(target, '__qualname__', '')}")
-        if hasattr(target, "__dict__") and not inspect.isbuiltin(target):
-            parts.append(_stable(vars(target), seen))
-            _collect(type(target), parts, seen, depth + 1)
-        return
-    parts.append(_code(function.__code__))
-    parts.append(_stable((function.__defaults__, function.__kwdefaults__), seen))
-    for cell in function.__closure__ or ():
-        try:
-            _value(cell.cell_contents, function, parts, seen, depth)
-        except ValueError:
-            parts.append("<empty cell>")
-    for name in sorted(_global_names(function.__code__)):
-        if name in function.__globals__:
-            parts.append(name)
-            _value(function.__globals__[name], function, parts, seen, depth)
-
-
-def _value(value: Any, user: FunctionType, parts: list[str], seen: set[int], depth: int) -> None:
-    """Something that a function uses: code of the same module is followed, code of others is named."""
-    if isinstance(value, ModuleType):
-        parts.append(f"module {value.__name__}")
-    elif isinstance(value, FunctionType) or inspect.isclass(value):
-        if value.__module__ == user.__module__:
-            _collect(value, parts, seen, depth + 1)
-        else:
-            parts.append(f"{value.__module__}:{value.__qualname__}")
-    else:
-        parts.append(_stable(value, seen))
-
-
-def _global_names(code: CodeType) -> set[str]:
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            names |= _global_names(constant)
-    return names
-
-
-def _code(code: CodeType) -> str:
-    constants = [_code(constant) if isinstance(constant, CodeType) else _stable(constant, set()) for constant in code.co_consts]
-    return f"{code.co_code.hex()} {code.co_names} {code.co_varnames[: code.co_argcount]} {constants}"
-
-
-def _stable(value: Any, seen: set[int]) -> str:
-    """A text that is the same in every process: no addresses, sets in order."""
-    if isinstance(value, (str, bytes, int, float, bool, complex, type(None))) or value is Ellipsis:
-        return repr(value)
-    if isinstance(value, (list, tuple)):
-        return f"{type(value).__name__}[{', '.join(_stable(inner, seen) for inner in value)}]"
-    if isinstance(value, (set, frozenset)):
-        return f"{type(value).__name__}{sorted(_stable(inner, seen) for inner in value)}"
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{_stable(key, seen)}: {_stable(inner, seen)}' for key, inner in value.items())}}}"
-    if isinstance(value, FunctionType):
-        return "function" if id(value) in seen else _code(value.__code__)
-    pattern = getattr(value, "pattern", None)
-    if isinstance(pattern, (str, bytes)):  # a compiled regular expression
-        return f"pattern {pattern!r} {getattr(value, 'flags', '')}"
-    return f"<{type(value).__module__}.{type(value).__qualname__}>"
+def _shown_name(target: Any) -> str:
+    """How messages name the object."""
+    named = target if hasattr(target, "__qualname__") else getattr(target, "func", None) or type(target)
+    module = getattr(named, "__module__", None) or "?"
+    return f"{module}:{getattr(named, '__qualname__', type(target).__qualname__)}"

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
-
 Row = dict[str, Any]
 
 
@@ -35,7 +33,7 @@ class Block:
     origin: Origin
     positions: Sequence[int]
     rows: list[Row] | None = None
-    table: pa.Table | None = None
+    table: Any = None  # a pa.Table or None
     nbytes: int = field(default=0)
 
     def __len__(self) -> int:

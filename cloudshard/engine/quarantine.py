@@ -1,126 +1,184 @@
-"""Where rows go that failed: a Parquet file per attempt with one fixed schema.
+"""Where rows go that failed: one Parquet file per attempt, with the same columns in every run.
 
-Columns: row (JSON text), error_type, message, traceback, step, object, position, unit, item, epoch.
+======================  =============================================================================================================
+column                  meaning
+======================  =============================================================================================================
+``row``                 the row as JSON text, as it was before the step that failed. Bytes are ``{"$base64": "…"}``, a line that could
+                        not be parsed is ``{"$line": "…"}`` (or ``{"$base64": "…"}`` when it is no UTF-8), NaN is null, what JSON has no
+                        form for is its ``repr`` as ``{"$repr": "…"}``
+``error_type``          name of the exception's class
+``message``             its text
+``traceback``           where it was raised, user code's frames only (empty when no code was running)
+``step``                the step's name; ``reader`` and ``sink`` for rows that could not be read or written
+``object``              URL of the input object
+``position``, ``unit``  the row's place in it: byte offset of its line, or its index
+``item``, ``epoch``     work item and epoch of the attempt
+======================  =============================================================================================================
+
+A row that a step changes in place is kept as it was: the engine hands the step a shallow copy when its policy is "quarantine" or "null".
+Changes inside nested lists and dicts are seen.
 """
 
 from __future__ import annotations
 
 import base64
-import datetime
-import decimal
-import json
-import math
-import uuid
+import os
+import tempfile
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, BinaryIO
 
+import orjson
 import pyarrow as pa
+
+from cloudshard.engine.block import Origin
+from cloudshard.errors import CloudshardError
 
 SCHEMA = pa.schema(
     [
-        ("row", pa.large_string()),
-        ("error_type", pa.string()),
-        ("message", pa.large_string()),
-        ("traceback", pa.large_string()),
-        ("step", pa.string()),
-        ("object", pa.string()),
-        ("position", pa.int64()),
-        ("unit", pa.string()),
-        ("item", pa.int64()),
-        ("epoch", pa.int64()),
+        pa.field("row", pa.large_string()),
+        pa.field("error_type", pa.string(), nullable=False),
+        pa.field("message", pa.string(), nullable=False),
+        pa.field("traceback", pa.string(), nullable=False),
+        pa.field("step", pa.string(), nullable=False),
+        pa.field("object", pa.string(), nullable=False),
+        pa.field("position", pa.int64(), nullable=False),
+        pa.field("unit", pa.string(), nullable=False),
+        pa.field("item", pa.int64(), nullable=False),
+        pa.field("epoch", pa.int64(), nullable=False),
     ]
 )
 
-#: Text kept of one row, of a message and of a traceback: a quarantine is for people, the input still has the whole row.
-MAX_ROW_CHARACTERS = 1 << 20
-MAX_TEXT_CHARACTERS = 16_384
-#: Rows held as Python objects before they become an Arrow batch.
-FLUSH_ROWS = 512
+#: Rows that are held before they are written down, in rows and bytes: a corpus where every row fails must not fill the memory.
+_HELD_ROWS = 1000
+_HELD_BYTES = 1 << 20
+#: A file below this stays in memory.
+_SPOOL_BYTES = 4 << 20
+_MAX_TEXT = 20_000
+#: Text of a row beyond this is cut: a quarantine is for looking at, the row itself stands in the input.
+_MAX_ROW_TEXT = 16 << 20
 
 
-def row_text(row: bytes | Mapping[str, Any] | None) -> str:
-    """The row as JSON text; bytes that are no UTF-8 keep their values as escapes; values that JSON lacks become marked text."""
-    if row is None:
-        return ""
-    if isinstance(row, (bytes, bytearray, memoryview)):
-        return bytes(row[:MAX_ROW_CHARACTERS]).decode("utf-8", "backslashreplace").rstrip("\r\n")
-    return json.dumps(_plain(row), ensure_ascii=False, default=str)[:MAX_ROW_CHARACTERS]
+class Quarantine:
+    """The quarantined rows of one attempt; costs nothing while there are none."""
 
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return {"$base64": base64.b64encode(bytes(value)).decode("ascii")}
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"$float": str(value)}
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode("utf-8")
-    if isinstance(value, (datetime.date, datetime.time)):
-        return value.isoformat()
-    if isinstance(value, (decimal.Decimal, uuid.UUID)):
-        return str(value)
-    return value
-
-
-class QuarantineSpool:
-    """Collects the quarantined rows of one attempt as compressed Parquet in memory (a row costs its compressed text)."""
-
-    def __init__(self, item: int, epoch: int) -> None:
+    def __init__(self, item: int, epoch: int, *, keep: list[dict[str, Any]] | None = None) -> None:
+        """``keep``: rows go into this list instead of a file (local execution)."""
+        self.rows = 0
         self._item = item
         self._epoch = epoch
-        self._rows: list[dict[str, Any]] = []
-        self._out: pa.BufferOutputStream | None = None
+        self._keep = keep
+        self._held: list[dict[str, Any]] = []
+        self._held_bytes = 0
+        self._file: Any = None
         self._writer: Any = None
-        self.rows = 0
 
-    def add(
-        self,
-        row: bytes | Mapping[str, Any] | None,
-        *,
-        error_type: str,
-        message: str,
-        traceback: str,
-        step: str,
-        object: str,
-        position: int,
-        unit: str,
-    ) -> None:
-        """Put one row away."""
+    def add(self, row: Any, origin: Origin, position: int, error: BaseException | str, step: str) -> None:
+        """Take in one row. ``row``: a dict, or the bytes that could not be parsed; ``error``: the exception, or a reason in words."""
+        from cloudshard.engine.policy import user_traceback
+
+        failed = isinstance(error, BaseException)
+        record = {
+            "row": row_text(row),
+            "error_type": type(error).__name__ if failed else "PoisonRow",
+            "message": _clean(error.what if isinstance(error, CloudshardError) else str(error))[:_MAX_TEXT],
+            "traceback": "" if not failed or isinstance(error, CloudshardError) else _clean(user_traceback(error))[-_MAX_TEXT:],
+            "step": step,
+            "object": _clean(origin.object),
+            "position": position,
+            "unit": origin.unit,
+            "item": self._item,
+            "epoch": self._epoch,
+        }
         self.rows += 1
-        self._rows.append(
-            {
-                "row": row_text(row),
-                "error_type": error_type,
-                "message": message[:MAX_TEXT_CHARACTERS],
-                "traceback": traceback[-MAX_TEXT_CHARACTERS:],
-                "step": step,
-                "object": object,
-                "position": position,
-                "unit": unit,
-                "item": self._item,
-                "epoch": self._epoch,
-            }
-        )
-        if len(self._rows) >= FLUSH_ROWS:
+        if self._keep is not None:
+            self._keep.append(record)
+            return
+        self._held.append(record)
+        self._held_bytes += sum(len(value) for value in record.values() if isinstance(value, str))
+        if len(self._held) >= _HELD_ROWS or self._held_bytes >= _HELD_BYTES:
             self._flush()
 
     def _flush(self) -> None:
         import pyarrow.parquet as pq
 
         if self._writer is None:
-            self._out = pa.BufferOutputStream()
-            self._writer = pq.ParquetWriter(self._out, SCHEMA, compression="zstd")
-        self._writer.write_table(pa.Table.from_pylist(self._rows, SCHEMA))
-        self._rows.clear()
+            self._file = tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES, dir=os.environ.get("CLOUDSHARD_SCRATCH") or None)  # noqa: SIM115
+            self._writer = pq.ParquetWriter(self._file, SCHEMA, compression="zstd", compression_level=1)
+        if self._held:
+            self._writer.write_table(pa.Table.from_pylist(self._held, schema=SCHEMA))
+            self._held, self._held_bytes = [], 0
 
-    def finish(self) -> bytes | None:
-        """The Parquet file, or None when nothing was quarantined."""
-        if not self.rows:
+    def finish(self) -> tuple[BinaryIO, int] | None:
+        """(file at its start, size), or None when there are no rows or they went into a list."""
+        if not self.rows or self._keep is not None:
             return None
-        if self._rows:
-            self._flush()
+        self._flush()
         self._writer.close()
-        return bytes(self._out.getvalue()) if self._out is not None else None
+        self._writer = None
+        size = self._file.seek(0, os.SEEK_END)
+        self._file.seek(0)
+        return self._file, size
+
+    def close(self) -> None:
+        """Forget the file."""
+        self._held = []
+        writer, file = self._writer, self._file
+        self._writer = self._file = None
+        if writer is not None:
+            writer.close()
+        if file is not None:
+            file.close()
+
+
+def row_text(row: Any) -> str:
+    """A row, or bytes that were to become one, as JSON text; see the module's table."""
+    if isinstance(row, (bytes, bytearray, memoryview)):
+        body = bytes(row)
+        try:
+            row = {"$line": body.decode("utf-8")}
+        except UnicodeDecodeError:
+            row = {"$base64": base64.b64encode(body).decode("ascii")}
+    try:
+        text = orjson.dumps(row, _default, orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS).decode("utf-8")
+    except (TypeError, ValueError, RecursionError):
+        text = orjson.dumps(_safe(row, 0), orjson_repr).decode("utf-8")
+    if len(text) > _MAX_ROW_TEXT:
+        text = orjson.dumps({"$cut": text[:_MAX_ROW_TEXT], "$length": len(text)}).decode("utf-8")
+    return text
+
+
+def _default(value: Any) -> Any:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return {"$base64": base64.b64encode(bytes(value)).decode("ascii")}
+    if isinstance(value, (set, frozenset, tuple)):
+        return list(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    return orjson_repr(value)
+
+
+def orjson_repr(value: Any) -> Any:
+    """The last resort: what Python shows."""
+    return {"$repr": _clean(repr(value))}
+
+
+def _safe(value: Any, depth: int) -> Any:
+    """The slow way round: big integers, lone surrogates and bottomless nesting become text."""
+    if depth > 100:
+        return orjson_repr(type(value))
+    if isinstance(value, Mapping):
+        return {_clean(str(key)): _safe(one, depth + 1) for key, one in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_safe(one, depth + 1) for one in value]
+    if isinstance(value, str):
+        return _clean(value)
+    if isinstance(value, bool) or value is None or isinstance(value, float):
+        return value
+    if isinstance(value, int):
+        return value if -(2**63) <= value < 2**63 else {"$repr": str(value)}
+    return _default(value)
+
+
+def _clean(text: str) -> str:
+    """Text that UTF-8 can hold."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

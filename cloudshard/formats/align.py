@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from cloudshard.engine.block import Block
-from cloudshard.errors import RowError
+from cloudshard.errors import RowError, SchemaError
 from cloudshard.formats.cast import cast_column
 from cloudshard.formats.findings import Findings
 from cloudshard.formats.port import ReadContext
@@ -45,7 +45,7 @@ class Aligner:
             if table.schema.get_field_index(field.name) < 0:
                 column = pa.chunked_array([pa.nulls(table.num_rows, field.type)], type=field.type)
             else:
-                column = cast_column(table.column(field.name), loose, field.name, findings)
+                column = self._cast(table, loose, findings)
             if column is not None:
                 names.append(field.name)
                 columns.append(column)
@@ -56,6 +56,12 @@ class Aligner:
                 names.append(name)
                 columns.append(table.column(name))
         return pa.table(columns, names=names), positions
+
+    def _cast(self, table: pa.Table, field: pa.Field, findings: Findings) -> pa.ChunkedArray | None:
+        try:
+            return cast_column(table.column(field.name), field, field.name, findings)
+        except SchemaError as error:
+            raise SchemaError(error.what, where=self._context.origin.object, mend=error.mend) from error
 
     def _without_misfits(
         self, table: pa.Table, positions: Sequence[int], schema: pa.Schema, findings: Findings

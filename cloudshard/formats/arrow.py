@@ -33,6 +33,7 @@ class ArrowFormat:
     name = "arrow"
     suffixes: tuple[str, ...] = (".arrow", ".feather", ".ipc", ".arrows")
     row_oriented = False
+    position_unit = "row"
 
     def split(self, store: Store, info: ObjectInfo, url: str, target_bytes: int | None, options: Mapping[str, Any]) -> Sequence[InputRange]:
         """Byte ranges of about ``target_bytes``; one range for ``.arrows`` (the suffix of streams)."""
@@ -53,7 +54,7 @@ class ArrowFormat:
         """A writer of one file."""
         return ArrowPartWriter(sink, schema, ArrowWriteOptions.of(options))
 
-    def part_suffix(self, options: Mapping[str, Any]) -> str:
+    def suffix_for(self, options: Mapping[str, Any]) -> str:
         """Suffix of a part's file name."""
         return ".arrow"
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, NoReturn
 import orjson
 import pyarrow as pa
 
-from cloudshard.engine.block import Block, Row
+from cloudshard.engine.block import Block, Origin, Row
 from cloudshard.errors import SchemaError
 from cloudshard.formats.cast import cast_column
 from cloudshard.formats.columns import Gatherer, TooLarge
@@ -57,10 +57,7 @@ class Conformer:
 
     def table(self, rows: Sequence[Row], report: Report) -> pa.Table:
         """The rows as a table of the schema; see :meth:`conform`."""
-        try:
-            return self._build(rows, report, lambda index: f"row {index}")[1]
-        except TooLarge:
-            return pa.concat_tables([self.table(rows[:1], report), self.table(rows[1:], report)])
+        return self._conform_rows(Block(Origin(-1, "rows"), range(len(rows)), rows=list(rows)), report)[1]
 
     # ------------------------------------------------------------ rows
 

@@ -133,6 +133,7 @@ class CsvFormat:
     name = "csv"
     suffixes: tuple[str, ...] = (".csv", ".tsv")
     row_oriented = False
+    position_unit = "byte"
 
     def split(self, store: Store, info: ObjectInfo, url: str, target_bytes: int | None, options: Mapping[str, Any]) -> Sequence[InputRange]:
         """Byte ranges when the option ``splittable`` promises that they are safe, otherwise one range."""
@@ -162,7 +163,7 @@ class CsvFormat:
         """A writer of one file; see :mod:`cloudshard.formats.csv_write`."""
         return CsvPartWriter(sink, schema, CsvWriteOptions.of(options))
 
-    def part_suffix(self, options: Mapping[str, Any]) -> str:
+    def suffix_for(self, options: Mapping[str, Any]) -> str:
         """Suffix of a part's file name."""
         return CsvWriteOptions.of(options).suffix
 

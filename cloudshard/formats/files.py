@@ -62,6 +62,7 @@ class FilesFormat:
     name = "files"
     suffixes: tuple[str, ...] = (".txt", ".md", ".html", ".xml", ".py")
     row_oriented = True
+    position_unit = "byte"
 
     def schema(self, options: Mapping[str, Any]) -> pa.Schema:
         """The schema of the rows, which is the same for all inputs."""
@@ -110,7 +111,7 @@ class FilesFormat:
         """Raises RecipeError: rows are written as parquet, jsonl, csv or arrow."""
         raise RecipeError("the format 'files' can only be read", mend="Write parquet, jsonl, csv or arrow.")
 
-    def part_suffix(self, options: Mapping[str, Any]) -> str:
+    def suffix_for(self, options: Mapping[str, Any]) -> str:
         """Raises RecipeError, as :meth:`open_writer` does."""
         raise RecipeError("the format 'files' can only be read", mend="Write parquet, jsonl, csv or arrow.")
 

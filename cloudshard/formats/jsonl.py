@@ -64,6 +64,7 @@ class JsonlFormat:
     name = "jsonl"
     suffixes: tuple[str, ...] = (".jsonl", ".ndjson", ".jsonlines", ".json")
     row_oriented = True
+    position_unit = "byte"
 
     def split(self, store: Store, info: ObjectInfo, url: str, target_bytes: int | None, options: Mapping[str, Any]) -> Sequence[InputRange]:
         """Byte ranges of about ``target_bytes``; one range for a compressed object; none for an empty one."""
@@ -101,7 +102,7 @@ class JsonlFormat:
         """A writer of JSON lines; ``schema`` may be None (rows as they are)."""
         return JsonlWriter(sink, JsonlWriteOptions.of(options))
 
-    def part_suffix(self, options: Mapping[str, Any]) -> str:
+    def suffix_for(self, options: Mapping[str, Any]) -> str:
         """Suffix of a part's file name."""
         return JsonlWriteOptions.of(options).suffix
 

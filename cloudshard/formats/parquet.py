@@ -45,6 +45,7 @@ class ParquetFormat:
     name = "parquet"
     suffixes: tuple[str, ...] = (".parquet", ".pq", ".parq")
     row_oriented = False
+    position_unit = "row"
 
     def split(self, store: Store, info: ObjectInfo, url: str, target_bytes: int | None, options: Mapping[str, Any]) -> Sequence[InputRange]:
         """Byte ranges of about ``target_bytes``; each reads the row groups with their midpoint in it."""
@@ -80,7 +81,7 @@ class ParquetFormat:
         """A writer of one file; see :mod:`cloudshard.formats.parquet_write`."""
         return ParquetPartWriter(sink, schema, ParquetWriteOptions.of(options))
 
-    def part_suffix(self, options: Mapping[str, Any]) -> str:
+    def suffix_for(self, options: Mapping[str, Any]) -> str:
         """Suffix of a part's file name."""
         return ".parquet"
 

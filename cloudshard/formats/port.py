@@ -80,6 +80,8 @@ class Format(Protocol):
     suffixes: tuple[str, ...]
     #: True when rows leave the reader as dicts, False when as Arrow tables.
     row_oriented: bool
+    #: What the positions of its rows count: "byte" or "row".
+    position_unit: str
 
     def split(self, store: Store, info: ObjectInfo, url: str, target_bytes: int | None, options: Mapping[str, Any]) -> Sequence[InputRange]:
         """Cut one object into contiguous ranges of about ``target_bytes`` (None: one range). Must not read the data."""
@@ -87,6 +89,10 @@ class Format(Protocol):
 
     def read(self, piece: InputRange, context: ReadContext) -> Iterator[Block]:
         """Rows of one range, in order. Raises InputChanged when the object is not the pinned one."""
+        ...
+
+    def suffix_for(self, options: Mapping[str, Any]) -> str:
+        """Suffix of a part's file name, for the writer's options."""
         ...
 
     def open_writer(self, sink: ByteSink, schema: pa.Schema | None, options: Mapping[str, Any]) -> PartWriter:

@@ -28,6 +28,7 @@ class RunsFormat:
     name = "runs"
     suffixes: tuple[str, ...] = (".run",)
     row_oriented = False
+    position_unit = "row"
 
     def split(self, store: Store, info: ObjectInfo, url: str, target_bytes: int | None, options: Mapping[str, Any]) -> Sequence[InputRange]:
         """One range: how runs are cut follows from the commit records, not from listing."""
@@ -58,7 +59,7 @@ class RunsFormat:
         """A writer of one run."""
         return ArrowPartWriter(sink, schema, ArrowWriteOptions.of({"compression": "lz4", **options}), stream=True)
 
-    def part_suffix(self, options: Mapping[str, Any]) -> str:
+    def suffix_for(self, options: Mapping[str, Any]) -> str:
         """Suffix of a run's key."""
         return ".run"
 

@@ -37,6 +37,7 @@ SAMPLES = 20
 DEADLINE_SECONDS = 20.0
 #: Times of a write, of HEAD, of LIST and of the server's clock must agree to this: 1 s of resolution, and a second's turn.
 CLOCK_SECONDS = 2.0
+CLOCK_PAUSE_SECONDS = 0.15
 
 _ACTIONS = {
     "create": "s3:PutObject",
@@ -261,7 +262,7 @@ def _clock(patient: _Patient) -> str:
                 "Leases need one clock: check the clocks (NTP) of the store's nodes, and proxies that make up the Date header.",
             )
         times += [now, written]
-        time.sleep(0.15)
+        time.sleep(CLOCK_PAUSE_SECONDS)
     if any(later < earlier for earlier, later in pairwise(times)):
         raise _Failed("the server's clock went backwards between two requests", "Check the clocks (NTP) of the store's nodes.")
     resolution = "1 s" if all(moment == int(moment) for moment in times) else "finer than 1 s"

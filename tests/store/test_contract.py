@@ -19,7 +19,7 @@ from cloudshard.store.memory import MemoryStore
 from cloudshard.store.port import ObjectInfo, Store, Upload
 from cloudshard.store.prefixed import PrefixedStore
 from cloudshard_backends.stores.file import open_file_store
-from cloudshard_backends.stores.s3 import open_s3_store
+from cloudshard_backends.stores.s3 import S3Store, open_s3_store
 from tests.store.buckets import KINDS, WRAPPERS, Bucket
 
 ODD_KEYS = [
@@ -57,7 +57,15 @@ def s3_clients(moto_endpoint: str) -> Callable[[str, int], Store]:
     boto3.client(
         "s3", aws_access_key_id="testing", aws_secret_access_key="testing-secret", endpoint_url=moto_endpoint, region_name="us-east-1"
     ).create_bucket(Bucket=bucket)
-    return functools.cache(lambda bulk, number: open_s3_store(f"s3://{bucket}", {**account, "bulk": bulk}))
+
+    @functools.cache
+    def client(bulk: str, number: int) -> Store:
+        store = open_s3_store(f"s3://{bucket}", {**account, "bulk": bulk})
+        assert isinstance(store, S3Store)
+        assert (store._both()[1] is not None) == (bulk == "obstore")  # both ways of reading are really tested
+        return store
+
+    return client
 
 
 @pytest.fixture(params=CASES)
@@ -70,7 +78,7 @@ def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Bucket:
         options = {"metadata": "sidecar"} if kind == "file-sidecar" else {}
         return Bucket(kind, wrapper, lambda: open_file_store(f"file://{tmp_path}/bucket", options))
     client, prefix, numbers = request.getfixturevalue("s3_clients"), uuid.uuid4().hex, itertools.count()
-    bulk = "boto3" if kind == "s3-boto3" else "auto"
+    bulk = "boto3" if kind == "s3-boto3" else "obstore"
     return Bucket(kind, wrapper, lambda: PrefixedStore(client(bulk, next(numbers) % 4), prefix))
 
 

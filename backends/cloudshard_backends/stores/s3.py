@@ -48,7 +48,10 @@ def open_s3_store(url: str, options: Mapping[str, Any] | None = None) -> Store:
     if importlib.util.find_spec("boto3") is None:
         raise ModuleNotFoundError("No module named 'boto3'", name="boto3")
     bucket, _, prefix = url.partition("://")[2].strip("/").partition("/")
-    store = S3Store(bucket, parse(options or {}, where=f"s3://{bucket}"))
+    understood = parse(options or {}, where=f"s3://{bucket}")
+    if understood.bulk == "obstore" and importlib.util.find_spec("obstore") is None:
+        raise ModuleNotFoundError("No module named 'obstore'", name="obstore")
+    store = S3Store(bucket, understood)
     return PrefixedStore(store, prefix) if prefix else store
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -52,6 +53,7 @@ class BulkReader:
 
     def __init__(self, client: Any, session: Any, bucket: str, options: S3Options) -> None:
         global _owner
+        from obstore.exceptions import BaseError
         from obstore.store import S3Store as ObstoreS3
 
         _owner = os.getpid()
@@ -64,10 +66,13 @@ class BulkReader:
             "read_timeout": f"{int(config.read_timeout)}s",
             "timeout": "6h",  # for all of a body; a stalled one is ended by read_timeout
         }
+        if config.proxies:
+            raise Unreadable(for_good=True)
         if options.verify is False:
             client_options["allow_invalid_certificates"] = True
-        elif options.verify or os.environ.get("AWS_CA_BUNDLE") or config.proxies:
-            raise Unreadable(for_good=True)
+        elif base.startswith("https://") and (authorities := options.verify or os.environ.get("AWS_CA_BUNDLE")):
+            with open(str(authorities), "rb") as file:
+                client_options["root_certificate"] = file.read()
         settings: dict[str, Any] = {
             "endpoint": base,
             "virtual_hosted_style_request": True,  # the endpoint names the bucket already, in whichever style
@@ -81,7 +86,10 @@ class BulkReader:
             settings["skip_signature"] = True
         else:
             settings["credential_provider"] = _credentials(session)
-        self._store = ObstoreS3(bucket, **settings)
+        try:
+            self._store = ObstoreS3(bucket, **settings)
+        except BaseError as error:  # an obstore too old for one of the settings
+            raise Unreadable(for_good=True) from error
 
     def get(self, key: str, start: int, end: int | None, if_etag: str | None, where: str) -> bytes:
         """Bytes [start, end). Raises Unreadable when boto3 must do it."""
@@ -111,12 +119,34 @@ class BulkReader:
         return body
 
 
+class _NoBody:
+    """What botocore reads an answer from."""
+
+    def stream(self) -> Iterator[bytes]:
+        return iter(())
+
+
 def bucket_endpoint(client: Any, bucket: str) -> str:
-    """URL of the bucket as botocore would address it: host or path style, custom endpoint, dual stack…"""
-    marker = "cloudshard-key"
-    url: str = client.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": marker})
-    base, found, _ = url.partition(f"/{marker}")
-    if not found:
+    """URL of the bucket as botocore addresses it: host or path style, custom endpoint, dual stack…
+
+    botocore prepares a request and is given an answer before it is sent. (A presigned URL would not do: those name the global
+    endpoint, which redirects.)
+    """
+    from botocore.awsrequest import AWSResponse
+
+    marker, seen = "cloudshard-key", []
+
+    def answer(request: Any, **_: Any) -> Any:
+        seen.append(request.url)
+        return AWSResponse(request.url, 200, {}, _NoBody())
+
+    client.meta.events.register_first("before-send.s3.HeadObject", answer, unique_id="cloudshard-endpoint")
+    try:
+        client.head_object(Bucket=bucket, Key=marker)
+    finally:
+        client.meta.events.unregister("before-send.s3.HeadObject", answer, unique_id="cloudshard-endpoint")
+    base, found, rest = str(seen[0]).partition(f"/{marker}")
+    if not found or rest:
         raise Unreadable(for_good=True)
     return base
 
