@@ -1,2 +1,86 @@
-"""cloudshard: batch processing of machine-learning data on cloud object storage."""
+"""cloudshard: batch processing of machine-learning data on cloud object storage. The bucket is the cluster.
+
+>>> import cloudshard as cs
+>>> cs.read_jsonl("s3://corpus/raw/").map(clean).write_parquet("s3://corpus/clean/").run("s3://corpus/runs/1")
+
+What is listed in ``__all__`` is public; everything else may change without notice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Dataset": "cloudshard.dataset",
+    "read_jsonl": "cloudshard.dataset",
+    "read_parquet": "cloudshard.dataset",
+    "read_csv": "cloudshard.dataset",
+    "read_arrow": "cloudshard.dataset",
+    "read_files": "cloudshard.dataset",
+    "RunSettings": "cloudshard.ledger.records",
+    "RunResult": "cloudshard.worker.run",
+    "run_pipeline": "cloudshard.worker.run",
+    "work": "cloudshard.worker.run",
+    "load_recipe": "cloudshard.recipe",
+    "register_options": "cloudshard.store.options",
+    **{
+        name: "cloudshard.errors"
+        for name in (
+            "CloudshardError",
+            "ErrorBudgetExceeded",
+            "InputChanged",
+            "InputError",
+            "IntegrityError",
+            "PlanMismatch",
+            "Preempted",
+            "RecipeError",
+            "RowError",
+            "RunFailed",
+            "SchemaError",
+            "StepError",
+            "StoreError",
+        )
+    },
+}
+
+__all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604 - names, made from the table above
+
+if TYPE_CHECKING:
+    from cloudshard.dataset import Dataset, read_arrow, read_csv, read_files, read_jsonl, read_parquet
+    from cloudshard.errors import (
+        CloudshardError,
+        ErrorBudgetExceeded,
+        InputChanged,
+        InputError,
+        IntegrityError,
+        PlanMismatch,
+        Preempted,
+        RecipeError,
+        RowError,
+        RunFailed,
+        SchemaError,
+        StepError,
+        StoreError,
+    )
+    from cloudshard.ledger.records import RunSettings
+    from cloudshard.recipe import load_recipe
+    from cloudshard.store.options import register_options
+    from cloudshard.worker.run import RunResult, run_pipeline, work
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported when they are first used: `import cloudshard` itself loads nothing heavy."""
+    import importlib
+
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'cloudshard' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

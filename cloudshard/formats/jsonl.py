@@ -133,6 +133,7 @@ class JsonlFormat:
 def _blocks(batches: Iterator[LineBatch], parser: JsonParser, context: ReadContext) -> Iterator[Block]:
     """Rows of the batches in blocks within the bounds."""
     most_bytes = min(context.block_bytes, BLOCK_BYTES)
+    most_rows = context.block_rows
     rows: list[Row] = []
     positions: list[int] = []
     size = 0
@@ -142,25 +143,20 @@ def _blocks(batches: Iterator[LineBatch], parser: JsonParser, context: ReadConte
         del batch  # a huge line is not held while its row is worked on
         if not parsed:
             continue
-        each = max(1, batch_bytes // len(parsed))
-        if rows and size + batch_bytes > most_bytes:
+        if rows and (size + batch_bytes > most_bytes or len(rows) + len(parsed) > most_rows):
             yield Block(context.origin, positions, rows=rows, nbytes=size)
             rows, positions, size = [], [], 0
-        most_rows = max(1, min(context.block_rows, most_bytes // each))
-        if not rows and len(parsed) <= most_rows:
-            rows, positions, size = parsed, places, batch_bytes
+        if len(parsed) <= most_rows and batch_bytes <= most_bytes:
+            rows = rows + parsed if rows else parsed
+            positions = positions + places if positions else places
+            size += batch_bytes
             continue
-        begin = 0
-        while begin < len(parsed):
-            if len(rows) >= context.block_rows or (rows and size >= most_bytes):
-                yield Block(context.origin, positions, rows=rows, nbytes=size)
-                rows, positions, size = [], [], 0
-            stop = min(len(parsed), begin + max(1, min(most_rows, context.block_rows - len(rows))))
-            rows = rows + parsed[begin:stop]
-            positions = positions + places[begin:stop]
-            size += each * (stop - begin)
-            begin = stop
-        parsed = []
+        each = max(1, batch_bytes // len(parsed))
+        step = max(1, min(most_rows, most_bytes // each))
+        for begin in range(0, len(parsed), step):
+            some = parsed[begin : begin + step]
+            yield Block(context.origin, places[begin : begin + step], rows=some, nbytes=each * len(some))
+        del parsed
     if rows:
         yield Block(context.origin, positions, rows=rows, nbytes=size)
 

@@ -125,7 +125,7 @@ class _Cutter:
         """Append to the line that is being gathered. A bytearray grows in place: a second copy of a huge line never exists."""
         self._held_size += len(part)
         if self._held_size > self._limit + 2:
-            self._held = part[-2:]  # only to see how the line ends
+            self._held = (bytes(self._held[-1:]) + part)[-2:]  # only to see how the line ends
         elif not self._held:
             self._held = part
         else:

@@ -104,7 +104,8 @@ def _integers(left: pa.DataType, right: pa.DataType) -> pa.DataType:
 
 def _whole_digits(kind: pa.DataType) -> int:
     if pt.is_integer(kind):
-        return {8: 3, 16: 5, 32: 10, 64: 20 if pt.is_unsigned_integer(kind) else 19}[kind.bit_width]
+        # the same for all widths: else the order in which integers and decimals meet would change the digits
+        return 20 if pt.is_unsigned_integer(kind) and kind.bit_width == 64 else 19
     return int(kind.precision - kind.scale)
 
 

@@ -135,7 +135,7 @@ def source_spec(source: Source) -> SourceSpec:
 def sink_spec(sink: Sink) -> SinkSpec:
     """The sink without secrets, at an absolute URL. Raises RecipeError for options that its format does not know."""
     kind = get_format(sink.format)
-    kind.part_suffix(sink.options)
+    kind.suffix_for(sink.options)
     return SinkSpec(
         format=kind.name,
         url=normalise(sink.url),

@@ -47,6 +47,12 @@ def register_options(url_prefix: str, options: Mapping[str, Any]) -> None:
             _registered.pop(url_prefix, None)
 
 
+def registered_options() -> dict[str, dict[str, Any]]:
+    """All of them, for handing on to a child process over a private channel. Never to be stored."""
+    with _lock:
+        return {prefix: dict(options) for prefix, options in _registered.items()}
+
+
 def options_for(url: str, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Registered options of ``url``, overlaid with ``options``."""
     if not _registered:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
 from collections.abc import Callable
@@ -97,7 +98,8 @@ LINES = b"".join(b'{"id": %d}\n' % number for number in range(50_000))
 
 
 def _packed(codec: str) -> Callable[[bytes], bytes]:
-    return lambda body: gzip.compress(body) if codec == "gzip" else pa.Codec(codec).compress(body, asbytes=True)
+    python = {"gzip": gzip.compress, "bz2": bz2.compress}
+    return python.get(codec) or (lambda body: pa.Codec(codec).compress(body, asbytes=True))
 
 
 @pytest.mark.parametrize(("codec", "suffix"), [("gzip", ".gz"), ("zstd", ".zst"), ("bz2", ".bz2"), ("lz4", ".lz4")])

@@ -109,7 +109,7 @@ class BuiltRun:
             pipeline=self.name,
             nonce=self.nonce,
             fingerprint="f" * 64,
-            fingerprint_fields={},
+            fingerprint_fields={"inputs": {"objects": self.items[0], "bytes": 100 * self.items[0]}},
             plan=msgspec.Raw(msgspec.json.encode(plan)),
             settings=self.settings,
             items_key=f"plan/items-x{suffix}",
