@@ -161,7 +161,7 @@ class ReadArrow(Read):
 class ReadFiles(Read):
     """Each file is one row: path, content, size."""
 
-    content: Literal["text", "binary"] | None = Field(default=None, description="text decodes the file, binary leaves its bytes")
+    content: Literal["text", "bytes", "none"] | None = Field(default=None, description="text decodes the file, bytes leaves it as it is, none omits it")
     encoding: str | None = None
 
 
