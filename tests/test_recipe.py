@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import sysconfig
@@ -254,6 +255,36 @@ def test_a_file_that_is_not_text(tmp_path):
     assert load_recipe(path, environment={}).pipeline.name == "r"
     with pytest.raises(RecipeError, match="there is no such recipe"):
         load_recipe(tmp_path / "none.yaml")
+
+
+# ---------------------------------------------------------------- options of formats
+
+
+def options_that_a_format_knows(call):
+    """From its own error for an option that it does not know."""
+    with pytest.raises(RecipeError) as caught:
+        call({"zzzz": 1})
+    return set(caught.value.mend.removeprefix("Known options: ").removesuffix(".").split(", "))
+
+
+@pytest.mark.parametrize("name", ["jsonl", "parquet", "csv", "arrow", "files"])
+def test_a_recipe_knows_exactly_the_options_of_each_reader_and_writer(name):
+    from cloudshard.formats.registry import get_format
+    from cloudshard.recipe import models
+    from cloudshard.recipe.compile import _READ_COMMON, _WRITE_COMMON
+    from cloudshard.store.memory import MemoryStore
+    from cloudshard.store.port import ObjectInfo
+
+    kind, info = get_format(name), ObjectInfo("x", 3, "e", 0.0)
+    read = options_that_a_format_knows(lambda options: kind.split(MemoryStore("m"), info, "memory://m/x", None, options))
+    reader = models.SourceModel.model_fields[f"read_{name}"].annotation.__args__[0]
+    known_when_given = {"null_values"} if name == "csv" else set()
+    assert set(reader.model_fields) - _READ_COMMON - {"exclude", "include_hidden"} == read | known_when_given
+    if name != "files":
+        writer = models.SinkModel.model_fields[f"write_{name}"].annotation.__args__[0]
+        assert set(writer.model_fields) - _WRITE_COMMON == options_that_a_format_knows(
+            lambda options: kind.open_writer(io.BytesIO(), None, options)
+        )
 
 
 # ---------------------------------------------------------------- types

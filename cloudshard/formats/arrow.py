@@ -48,6 +48,7 @@ class ArrowFormat:
         aligner = Aligner(context, columns)
         for first, table in _tables(piece, context):
             _check_columns(table.schema, columns, context, piece.url)
+            _validate(table, first, piece.url)
             yield from bounded(aligner.align(table, range(first, first + table.num_rows)), context)
 
     def open_writer(self, sink: ByteSink, schema: pa.Schema | None, options: Mapping[str, Any]) -> PartWriter:
@@ -89,6 +90,14 @@ def _check_columns(schema: pa.Schema, columns: list[str] | None, context: ReadCo
     for name in columns or ():
         if schema.get_field_index(name) < 0 and (context.schema is None or context.schema.get_field_index(name) < 0):
             raise InputError(f"no column {name!r}", where=url, mend=f"The file has: {', '.join(schema.names)}.")
+
+
+def _validate(table: pa.Table, first: int, url: str) -> None:
+    """The format has no checksums: offsets that point nowhere would kill the process when a value is used."""
+    try:
+        table.validate(full=True)
+    except pa.ArrowException as error:
+        raise _damaged(error, f"{url}, batch at row {first}") from error
 
 
 def _tables(piece: InputRange, context: ReadContext, *, first_only: bool = False) -> Iterator[tuple[int, pa.Table]]:

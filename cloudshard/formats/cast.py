@@ -51,7 +51,7 @@ def cast_array(array: pa.Array, field: pa.Field, path: str, findings: Findings) 
                 mend="Convert it in a step, or declare another schema.",
             ) from error
     if as_text or _needs_values(array.type, field.type):
-        return column_for(field, path).build(array.to_pylist(), findings)
+        return column_for(field, path).build(array.to_pylist(), findings.of_arrow())
     if pt.is_struct(field.type):
         return _cast_struct(array, field, path, findings)
     return _cast_plain(array, field.type, path, findings)

@@ -90,10 +90,12 @@ class Conformer:
 
     def _build(self, rows: Sequence[Row], report: Report, place: Callable[[int], str]) -> tuple[list[int] | None, pa.Table]:
         """(indices of the rows that are kept, None for all; their table)."""
+        if not self.schema.names and rows:
+            raise SchemaError("the schema has no columns, so rows would be lost", where=place(0), mend="Let each row have at least one key.")
         findings = Findings()
         arrays = self._gatherer.build(rows, findings)
         extra = findings.unknown
-        bad = self._judge(findings, report, place)
+        bad = self._misfits(findings, place)
         kept: list[int] | None = None
         if bad or arrays is None:
             kept = [index for index in range(len(rows)) if index not in bad]
@@ -103,8 +105,7 @@ class Conformer:
                 raise SchemaError("rows do not fit the schema, and it cannot be told which", where=place(0))
         if self.new_columns == "collect":
             arrays.append(_extra_column(extra, range(len(rows)) if kept is None else kept))
-        if not self.schema.names:
-            return kept, pa.table({}, schema=self.schema)
+        self._settle(findings, report)  # only now: TooLarge above makes the caller come again with fewer rows
         return kept, pa.Table.from_arrays(arrays, schema=self.schema)
 
     # ------------------------------------------------------------ tables
@@ -125,7 +126,8 @@ class Conformer:
         for name in table.schema.names:
             if self._inner.get_field_index(name) < 0 and not (name == EXTRA and self.new_columns == "collect"):
                 self._note_strangers(table, name, findings)
-        bad = self._judge(findings, report, lambda index: _place(block, index))
+        bad = self._misfits(findings, lambda index: _place(block, index))
+        self._settle(findings, report)
         if not bad and fits:
             if self.new_columns == "collect":
                 columns.append(_extra_of(table, findings))
@@ -161,22 +163,24 @@ class Conformer:
 
     # ------------------------------------------------------------ policy
 
-    def _judge(self, findings: Findings, report: Report, place: Callable[[int], str]) -> set[int]:
-        """Applies the policy to strangers, reports what does not fit; the rows to leave out."""
-        if findings.unknown:
-            if self.new_columns == "error":
-                self._raise_unknown(findings.unknown, place)
-            if self.new_columns == "quarantine":
-                for row, found in findings.unknown.items():
-                    findings.misfit(row, next(iter(found)), f"unknown column {_names(found)}: the schema does not have it")
-            elif self.new_columns == "drop":
-                for row, found in findings.unknown.items():
-                    if row not in findings.misfits:
-                        for name in found:
-                            self.dropped[name] = self.dropped.get(name, 0) + 1
+    def _misfits(self, findings: Findings, place: Callable[[int], str]) -> set[int]:
+        """The rows to leave out. Raises SchemaError for unknown columns (policy ``error``)."""
+        if findings.unknown and self.new_columns == "error":
+            self._raise_unknown(findings.unknown, place)
+        if self.new_columns == "quarantine":
+            for row, found in findings.unknown.items():
+                findings.misfit(row, next(iter(found)), f"unknown column {_names(found)}: the schema does not have it")
+        return set(findings.misfits)
+
+    def _settle(self, findings: Findings, report: Report) -> None:
+        """Counts what is dropped and reports what does not fit."""
+        if self.new_columns == "drop":
+            for row, found in findings.unknown.items():
+                if row not in findings.misfits:
+                    for name in found:
+                        self.dropped[name] = self.dropped.get(name, 0) + 1
         for row in sorted(findings.misfits):
             report(row, *findings.misfits[row])
-        return set(findings.misfits)
 
     def _raise_unknown(self, unknown: Mapping[int, Mapping[str, Any]], place: Callable[[int], str]) -> NoReturn:
         row = min(unknown)

@@ -31,6 +31,10 @@ class Findings:
         """A view for values that were flattened: its indices are translated by ``row_of``."""
         return _Within(self, row_of)
 
+    def of_arrow(self) -> Findings:
+        """A view for values that came from Arrow, where every key is there: unknown keys that are null say nothing."""
+        return _OfArrow(self, int)
+
 
 class _Several(list[Any]):
     """Values of one path, to tell them from one value that is a list."""
@@ -47,6 +51,12 @@ class _Within(Findings):
 
     def stranger(self, row: int, path: str, value: Any) -> None:
         self._outer.stranger(self._row_of(row), path, value)
+
+
+class _OfArrow(_Within):
+    def stranger(self, row: int, path: str, value: Any) -> None:
+        if value is not None:
+            super().stranger(row, path, value)
 
 
 def find_failing(count: int, attempt: Callable[[Sequence[int]], str | None]) -> list[tuple[int, str]]:

@@ -31,6 +31,13 @@ RUNS_FORMAT = "runs"
 _LARGE_OBJECT = 4
 
 
+class _Nowhere:
+    """A byte sink for a writer that is made only to look at its options."""
+
+    def write(self, data: bytes | memoryview) -> int:
+        return len(data)
+
+
 @dataclass(frozen=True)
 class Survey:
     """What listing alone tells. ``steps``: None stands for a checkpoint. ``objects``: the input in input order."""
@@ -135,7 +142,7 @@ def source_spec(source: Source) -> SourceSpec:
 def sink_spec(sink: Sink) -> SinkSpec:
     """The sink without secrets, at an absolute URL. Raises RecipeError for options that its format does not know."""
     kind = get_format(sink.format)
-    kind.suffix_for(sink.options)
+    kind.open_writer(_Nowhere(), sink.schema, sink.options)  # looks at the options; nothing is written yet
     return SinkSpec(
         format=kind.name,
         url=normalise(sink.url),

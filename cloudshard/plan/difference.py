@@ -127,8 +127,8 @@ def _amount(inputs: Mapping[str, Any]) -> str:
 
 
 def _words(value: Any) -> str:
-    """A value as JSON, shortened in the middle."""
+    """A value as JSON on one line, shortened in the middle."""
     if value is None:
         return "none"
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    text = " ".join(value.split()) if isinstance(value, str) else msgspec.json.encode(value).decode()
     return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE // 2]} … {text[-_LONGEST_VALUE // 2 :]}"

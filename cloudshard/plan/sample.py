@@ -1,8 +1,8 @@
 """Deciding schemas once, before the run: declared, or learnt from samples, so that all parts of an output have the same.
 
-Samples come from the head and tail of up to ``SAMPLE_FILES`` objects that are spread evenly over the input. Where the output's columns follow
-from user code, that code runs on the sampled rows, in this process: **planning may call your functions** on a few hundred rows. A declared
-``schema=`` on the sink avoids it. JSON lines need no schema: without boundaries nothing is sampled for them.
+Samples come from the head and tail of up to ``SAMPLE_FILES`` objects that are spread evenly over the input. Where the output's columns
+follow from user code, that code runs on the sampled rows, in this process: **planning may call your functions** on a few hundred rows. A
+declared ``schema=`` on the sink avoids it. JSON lines need no schema: without boundaries nothing is sampled for them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 from cloudshard.engine.block import Block
 from cloudshard.errors import RecipeError
 from cloudshard.formats.registry import get_format
-from cloudshard.formats.schema import decode_schema, encode_schema, infer_block, unify
+from cloudshard.formats.schema import encode_schema, infer_block, unify
 from cloudshard.plan.inputs import InputObject
 from cloudshard.plan.stages import Chain
 from cloudshard.plan.values import SinkSpec, SourceSpec, StageSpec, StepSpec

@@ -52,6 +52,7 @@ Texts = Annotated[
 ]
 OnErrorName = Literal["raise", "null", "drop", "quarantine"]
 BadRowsName = Literal["raise", "drop", "quarantine"]
+ReadCompression = Literal["auto", "none", "gzip", "zstd", "bz2", "lz4"]
 Columns = dict[str, str]
 
 
@@ -124,14 +125,14 @@ class Read(Verb):
 
 
 class ReadJsonl(Read):
-    """JSON lines, plain or .gz, .zst."""
+    """JSON lines, plain or compressed."""
 
     max_row_bytes: Bytes | None = Field(default=None, description="A longer line is a bad row")
     blank_lines: Literal["skip", "error"] | None = None
     nan: Literal["error", "null"] | None = Field(default=None, description="NaN and Infinity: a bad row, or null")
     duplicate_keys: Literal["error", "last"] | None = None
     big_integers: Literal["error", "string", "float"] | None = Field(default=None, description="Integers of more than 64 bits")
-    compression: Literal["auto", "none", "gzip", "zstd", "bz2", "lz4"] | None = Field(default=None, description="auto: by the suffix")
+    compression: ReadCompression | None = Field(default=None, description="auto: by the suffix")
 
 
 class ReadParquet(Read):
@@ -144,12 +145,21 @@ class ReadParquet(Read):
 
 
 class ReadCsv(Read):
-    """Comma-separated text."""
+    """Comma-separated text and its kin."""
 
+    header: bool | None = Field(default=None, description="The first record names the columns")
+    column_names: Texts | None = Field(default=None, description="Names of the columns, instead of the header's")
+    columns: Texts | None = Field(default=None, description="Read only these columns")
+    types: Columns | None = Field(default=None, description="Column name → Arrow type; the others' come from samples")
     delimiter: str | None = None
     quote: str | None = None
-    header: bool | None = None
-    columns: Texts | None = Field(default=None, description="Read only these columns")
+    escape: str | None = None
+    null_values: Texts | None = Field(default=None, description="What stands for null when it is not quoted")
+    encoding: str | None = None
+    splittable: bool | None = Field(default=None, description="Your promise that no value contains a line end: files are cut")
+    blank_lines: Literal["skip", "error"] | None = None
+    max_row_bytes: Bytes | None = Field(default=None, description="A longer record is a bad row")
+    compression: ReadCompression | None = Field(default=None, description="auto: by the suffix")
 
 
 class ReadArrow(Read):
@@ -159,10 +169,13 @@ class ReadArrow(Read):
 
 
 class ReadFiles(Read):
-    """Each file is one row: path, content, size."""
+    """Each file is one row: path, content, size, modified."""
 
-    content: Literal["text", "bytes", "none"] | None = Field(default=None, description="text decodes the file, bytes leaves it as it is, none omits it")
+    content: Literal["text", "bytes", "none"] | None = Field(default=None, description="Decoded, as it is, or not read at all")
     encoding: str | None = None
+    errors: Literal["strict", "replace", "ignore"] | None = Field(default=None, description="What cannot be decoded: a bad row, or mended")
+    max_row_bytes: Bytes | None = Field(default=None, description="A larger file is a bad row")
+    modified: bool | None = Field(default=None, description="The column modified, which costs one more request per file")
 
 
 class SourceModel(OneVerb):
@@ -299,26 +312,38 @@ class Write(Verb):
 class WriteParquet(Write):
     """Parquet parts."""
 
-    compression: str | None = None
-    row_group_bytes: Bytes | None = None
+    compression: Literal["zstd", "snappy", "gzip", "lz4", "brotli", "none"] | None = None
+    compression_level: int | None = None
+    row_group_bytes: Bytes | None = Field(default=None, description="Memory of a row group before it is written")
+    use_dictionary: Literal["auto"] | bool | list[str] | None = Field(default=None, description="auto, true, false, or columns")
+    write_statistics: bool | None = None
 
 
 class WriteJsonl(Write):
     """JSON lines parts."""
 
     compression: Literal["none", "gzip", "zstd"] | None = None
+    compression_level: int | None = None
+    nulls: Literal["write", "omit"] | None = None
+    nan: Literal["null", "error"] | None = None
+    bytes: Literal["error", "base64"] | None = None
 
 
 class WriteCsv(Write):
     """CSV parts."""
 
+    header: bool | None = None
     delimiter: str | None = None
+    quoting: Literal["needed", "all", "none"] | None = None
+    compression: Literal["none", "gzip", "zstd"] | None = None
+    compression_level: int | None = None
 
 
 class WriteArrow(Write):
     """Arrow IPC parts."""
 
     compression: Literal["none", "lz4", "zstd"] | None = None
+    batch_bytes: Bytes | None = Field(default=None, description="Memory of one record batch")
 
 
 class SinkModel(OneVerb):
