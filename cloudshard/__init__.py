@@ -25,27 +25,10 @@ _HOMES = {
     "work": "cloudshard.worker.run",
     "load_recipe": "cloudshard.recipe",
     "register_options": "cloudshard.store.options",
-    **{
-        name: "cloudshard.errors"
-        for name in (
-            "CloudshardError",
-            "ErrorBudgetExceeded",
-            "InputChanged",
-            "InputError",
-            "IntegrityError",
-            "PlanMismatch",
-            "Preempted",
-            "RecipeError",
-            "RowError",
-            "RunFailed",
-            "SchemaError",
-            "StepError",
-            "StoreError",
-        )
-    },
+    **dict.fromkeys(("CloudshardError", "ErrorBudgetExceeded", "InputChanged", "InputError", "IntegrityError", "PlanMismatch", "Preempted", "RecipeError", "RowError", "RunFailed", "SchemaError", "StepError", "StoreError"), "cloudshard.errors"),
 }
 
-__all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604 - names, made from the table above
+__all__ = ["__version__", *sorted(_HOMES)]
 
 if TYPE_CHECKING:
     from cloudshard.dataset import Dataset, read_arrow, read_csv, read_files, read_jsonl, read_parquet

@@ -408,8 +408,8 @@ class Dataset:
 
     def iter_rows(self) -> Iterator[dict[str, Any]]:
         """The rows, lazily, in input order, in this process: the same fused plan that workers run, without a run."""
-        from cloudshard.fused.convert import rows_of
-        from cloudshard.fused.local import iter_blocks
+        from cloudshard.engine.convert import rows_of
+        from cloudshard.engine.local import iter_blocks
 
         for block in iter_blocks(self.pipeline):
             yield from block.rows if block.rows is not None else rows_of(block.table)
@@ -424,8 +424,8 @@ class Dataset:
         """All rows as one Arrow table."""
         import pyarrow as pa
 
-        from cloudshard.fused.convert import as_table, concat
-        from cloudshard.fused.local import iter_blocks
+        from cloudshard.engine.convert import as_table, concat
+        from cloudshard.engine.local import iter_blocks
 
         tables = [as_table(block).table for block in iter_blocks(self.pipeline)]
         return concat(tables) if tables else pa.table({})
@@ -436,7 +436,7 @@ class Dataset:
 
     def count(self) -> int:
         """How many rows come out."""
-        from cloudshard.fused.local import iter_blocks
+        from cloudshard.engine.local import iter_blocks
 
         return sum(len(block) for block in iter_blocks(self.pipeline))
 

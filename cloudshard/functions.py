@@ -73,7 +73,7 @@ def describe(function: Function, arguments: Mapping[str, Any] | None = None) -> 
     shown = _shown_name(target)
     if not callable(target):
         raise RecipeError(f"{shown} is a {type(target).__name__}, which cannot be called", where=shown)
-    if given and isinstance(target, type) and target.__init__ is object.__init__ and target.__new__ is object.__new__:
+    if given and isinstance(target, type) and not _takes_arguments(target):
         raise RecipeError(f"the class takes no arguments, {', '.join(given)} given", where=shown, mend="Give it an __init__ that does.")
     plain = _as_json(given)
     name = function if isinstance(function, str) else import_name(target)
@@ -88,6 +88,11 @@ def describe(function: Function, arguments: Mapping[str, Any] | None = None) -> 
         digest = digest_of(target)
     reference = FunctionRef(kind="pickle", name=shown, digest=digest, key=f"{keys.FUNCTIONS}{digest}.pkl", arguments=plain or {})
     return reference, _pickled(payload, shown)
+
+
+def _takes_arguments(target: type) -> bool:
+    """Whether anything below ``object`` in the class's line defines a constructor."""
+    return any("__init__" in vars(base) or "__new__" in vars(base) for base in target.__mro__ if base is not object)
 
 
 def load(reference: FunctionRef, read_pickle: Callable[[str], bytes] | None = None, safe: bool = False) -> Loaded:
@@ -116,7 +121,7 @@ def load(reference: FunctionRef, read_pickle: Callable[[str], bytes] | None = No
             where=reference.name,
             mend="Install the same packages as on the machine that planned the run.",
         ) from error
-    except Exception as error:  # noqa: BLE001 - unpickling runs code of any library; it becomes one sentence with its cause kept
+    except Exception as error:
         raise RecipeError(
             f"the step's function cannot be unpickled: {type(error).__name__}: {error}",
             where=reference.name,
@@ -139,7 +144,7 @@ def find(name: str) -> Any:
             mend = "Install its package, or run from the folder that holds it (or set PYTHONPATH)."
             raise RecipeError(f"there is no module {error.name!r}", where=name, mend=mend) from error
         raise RecipeError(f"the module needs {error.name!r}, which is not installed", where=name, mend=f"Install {error.name}.") from error
-    except Exception as error:  # noqa: BLE001 - importing runs the user's code, which may raise anything
+    except Exception as error:
         raise RecipeError(f"importing the module raised {type(error).__name__}: {error}", where=name) from error
     for part in path.split("."):
         if not hasattr(found, part):
@@ -190,7 +195,7 @@ def _pickled(payload: Any, shown: str) -> bytes:
 
     try:
         body: bytes = cloudpickle.dumps(payload)
-    except Exception as error:  # noqa: BLE001 - pickling runs code of any library; it becomes one sentence with its cause kept
+    except Exception as error:
         raise RecipeError(
             f"the function cannot be shipped to other processes: {type(error).__name__}: {error}",
             where=shown,

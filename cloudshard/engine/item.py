@@ -1,23 +1,17 @@
-"""One open work item: its counters, its rows in flight, and whether it has failed.
-
-Batches may hold rows of several items, so several items may be open at once. Each counts its own rows and completes, or fails, alone.
-"""
+"""State of one open work item inside an engine: where its rows are, what became of them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
 
-from cloudshard.engine.attempt import AttemptContext, ItemOutput
-from cloudshard.engine.block import Origin
+from cloudshard.engine.attempt import AttemptContext
 from cloudshard.engine.quarantine import Quarantine
-from cloudshard.errors import CloudshardError, ErrorBudgetExceeded
-from cloudshard.ledger.records import RowCounts, StepCounts, WorkItem
+from cloudshard.errors import CloudshardError
+from cloudshard.ledger.records import RowCounts, ShardStats, StepCounts, WorkItem
 
 
-class Counter:
-    """Rows of one item through one step; see :class:`~cloudshard.ledger.records.StepCounts`."""
+class Tally:
+    """Mutable counts of one step (see :class:`cloudshard.ledger.records.StepCounts`)."""
 
     __slots__ = ("added", "dropped", "filtered", "nulled", "quarantined", "rows_in", "rows_out", "seconds", "step")
 
@@ -26,98 +20,77 @@ class Counter:
         self.rows_in = self.rows_out = self.added = self.filtered = self.dropped = self.quarantined = self.nulled = 0
         self.seconds = 0.0
 
-    def passed(self, rows_in: int, rows_out: int) -> None:
-        """``rows_in`` rows became ``rows_out`` by the step's own logic."""
+    def through(self, rows_in: int, rows_out: int, suppressed: int = 0) -> None:
+        """``rows_in`` went in, ``rows_out`` came out, ``suppressed`` were removed by the error policy (counted elsewhere)."""
         self.rows_in += rows_in
         self.rows_out += rows_out
-        if rows_out > rows_in:
-            self.added += rows_out - rows_in
+        difference = rows_in - suppressed - rows_out
+        if difference > 0:
+            self.filtered += difference
         else:
-            self.filtered += rows_in - rows_out
+            self.added -= difference
 
-    def as_record(self) -> StepCounts:
-        """The counts as the commit record holds them."""
-        return StepCounts(
-            step=self.step,
-            rows_in=self.rows_in,
-            rows_out=self.rows_out,
-            added=self.added,
-            filtered=self.filtered,
-            dropped=self.dropped,
-            quarantined=self.quarantined,
-            nulled=self.nulled,
-            seconds=round(self.seconds, 6),
-        )
+    def frozen(self) -> StepCounts:
+        """As the record keeps it."""
+        return StepCounts(**{name: getattr(self, name) for name in self.__slots__})
 
 
-class OpenItem:
-    """A work item between its first row and its result.
+class ItemFailed(Exception):
+    """Unwinds to whoever handed rows of this item down; the error is in its state."""
 
-    ``counters``: one per step, then one for the sink. ``held``: rows of this item in each step's queue. ``memory``: what a step remembers
-    of this item, by the step's index. ``error``: why it failed; from then on its rows are let fall wherever they are.
-    """
 
-    def __init__(
-        self, work: WorkItem, attempt: AttemptContext, output: ItemOutput, quarantine: Quarantine, steps: Sequence[str], budget: int | None
-    ) -> None:
-        self.work = work
+class ItemState:
+    """One open item: tallies per step, quarantine, and the first error if it failed."""
+
+    def __init__(self, item: WorkItem, attempt: AttemptContext, steps: tuple[str, ...], quarantine: Quarantine) -> None:
+        self.item = item
         self.attempt = attempt
-        self.output = output
+        self.rows_read = 0
+        self.bytes_read = 0
+        self.reader = Tally("read")
+        self.tallies = tuple(Tally(step) for step in steps)
+        self.writer = Tally("write")
         self.quarantine = quarantine
-        self.counters = [Counter(step) for step in steps]
-        self.reader = Counter("reader")
-        self.sink = Counter("sink")
-        self.held = [0] * len(steps)
-        self.memory: dict[int, Any] = {}
-        self.reader_counts: dict[str, int] = {}
         self.error: CloudshardError | None = None
-        self.read_all = False
-        #: A limit is full: what is left of the input need not be read.
-        self.enough = False
-        #: Steps up to this one have given all they have.
-        self.settled = 0
-        self.began = time.perf_counter()
-        self.cpu_began = time.process_time()
-        self._budget = budget
-        self._suppressed = 0
+        self.limit_left: dict[str, int] = {}
+        self.started = time.monotonic()
+        self.cpu_started = time.process_time()
 
-    @property
-    def failed(self) -> bool:
-        """Whether its rows are worthless."""
-        return self.error is not None
-
-    def fail(self, error: CloudshardError) -> None:
-        """The first error counts."""
+    def fail(self, error: CloudshardError) -> ItemFailed:
+        """Remember the first error; what to raise."""
         if self.error is None:
             self.error = error
+        return ItemFailed()
 
-    def suppressed(self) -> None:
-        """One more row was dropped, nulled or quarantined after an error."""
-        self._suppressed += 1
-        if self._budget is not None and self._suppressed > self._budget:
-            self.fail(
-                ErrorBudgetExceeded(
-                    f"{self._suppressed} rows of one work item were quarantined, dropped or nulled after an error; the run allows {self._budget}",
-                    where=f"item {self.work.index}",
-                    mend="Look at the quarantine, mend the step or the input, or raise the error budget.",
-                )
-            )
+    def all_tallies(self) -> tuple[Tally, ...]:
+        """Reader, steps, writer."""
+        return (self.reader, *self.tallies, self.writer)
 
-    def set_aside(self, counter: Counter, row: Any, origin: Origin, position: int, error: BaseException | str, step: str) -> None:
-        """Quarantine one row, and count it for ``counter``."""
-        self.quarantine.add(row, origin, position, error, step)
-        counter.quarantined += 1
-        self.suppressed()
-
-    def totals(self, rows_out: int) -> RowCounts:
-        """Over reader, steps and sink."""
-        all_counters = [self.reader, *self.counters, self.sink]
+    def counts(self) -> RowCounts:
+        """Totals: rows that entered the reader, rows that were written, and all that lies between."""
+        tallies = self.all_tallies()
         return RowCounts(
             rows_in=self.reader.rows_in,
-            rows_out=rows_out,
-            added=sum(counter.added for counter in all_counters),
-            filtered=sum(counter.filtered for counter in all_counters),
-            dropped=sum(counter.dropped for counter in all_counters),
-            quarantined=sum(counter.quarantined for counter in all_counters),
-            nulled=sum(counter.nulled for counter in all_counters),
+            rows_out=self.writer.rows_out,
+            added=sum(tally.added for tally in tallies),
+            filtered=sum(tally.filtered for tally in tallies),
+            dropped=sum(tally.dropped for tally in tallies),
+            quarantined=sum(tally.quarantined for tally in tallies),
+            nulled=sum(tally.nulled for tally in tallies),
+        )
+
+    def steps(self) -> tuple[StepCounts, ...]:
+        """Counts of reader, steps and writer, in order."""
+        return tuple(tally.frozen() for tally in self.all_tallies())
+
+    def stats(self, bytes_written: int) -> ShardStats:
+        """Measurements of the attempt."""
+        seconds = max(time.monotonic() - self.started, 1e-9)
+        return ShardStats(
+            runtime_seconds=round(seconds, 6),
+            rows_processed=self.reader.rows_in,
+            throughput_rows_per_sec=round(self.reader.rows_in / seconds, 3),
+            cpu_seconds=round(time.process_time() - self.cpu_started, 6),
+            bytes_read=self.bytes_read,
+            bytes_written=bytes_written,
         )

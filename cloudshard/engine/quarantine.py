@@ -74,14 +74,12 @@ class Quarantine:
 
     def add(self, row: Any, origin: Origin, position: int, error: BaseException | str, step: str) -> None:
         """Take in one row. ``row``: a dict, or the bytes that could not be parsed; ``error``: the exception, or a reason in words."""
-        from cloudshard.engine.policy import user_traceback
-
         failed = isinstance(error, BaseException)
         record = {
             "row": row_text(row),
             "error_type": type(error).__name__ if failed else "PoisonRow",
             "message": _clean(error.what if isinstance(error, CloudshardError) else str(error))[:_MAX_TEXT],
-            "traceback": "" if not failed or isinstance(error, CloudshardError) else _clean(user_traceback(error))[-_MAX_TEXT:],
+            "traceback": _traceback_of(error),
             "step": step,
             "object": _clean(origin.object),
             "position": position,
@@ -128,6 +126,15 @@ class Quarantine:
             writer.close()
         if file is not None:
             file.close()
+
+
+def _traceback_of(error: BaseException | str) -> str:
+    """User code's frames; nothing when no user code was running."""
+    from cloudshard.engine.policy import user_traceback
+
+    if not isinstance(error, BaseException) or isinstance(error, CloudshardError):
+        return ""
+    return _clean(user_traceback(error))[-_MAX_TEXT:]
 
 
 def row_text(row: Any) -> str:

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from cloudshard.engine.attempt import AttemptContext, AttemptFailure
 from cloudshard.engine.block import Block, Origin
-from cloudshard.engine.driver import AttemptContext, AttemptFailure, Driver, MemoryOutput
+from cloudshard.engine.driver import Driver
+from cloudshard.engine.output import MemoryOutput
 from cloudshard.functions import load
 from cloudshard.ledger.records import WorkItem
 from cloudshard.plan.values import SinkSpec, StageSpec

@@ -223,7 +223,7 @@ def _empty_part(stage: StageSpec, tag: str) -> tuple[str, bytes, str] | None:
 
     import xxhash
 
-    from cloudshard.engine.driver import StoreOutput
+    from cloudshard.engine.output import StoreOutput
     from cloudshard.ledger import keys
     from cloudshard.store.upload import CHECKSUM
 

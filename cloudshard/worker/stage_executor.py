@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cloudshard.engine.driver import AttemptContext, AttemptFailure, AttemptResult, Driver, StoreOutput
+from cloudshard.engine.attempt import AttemptContext, AttemptFailure, AttemptResult
+from cloudshard.engine.driver import Driver
+from cloudshard.engine.output import StoreOutput
 from cloudshard.functions import load
 from cloudshard.store.registry import open_object, open_store
 from cloudshard.worker.execution import trouble_of

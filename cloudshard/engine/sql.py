@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from cloudshard.engine.tables import TableFunction
 from cloudshard.errors import StepError
-from cloudshard.fused.tables import TableFunction
 
 #: How :func:`cloudshard.plan.steps.filter_step` writes a condition: such a step keeps each row's place.
 FILTER_HEAD = "SELECT * FROM batch WHERE ("

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from cloudshard.engine.attempt import AttemptContext, AttemptFailure
 from cloudshard.engine.block import Block
+from cloudshard.engine.driver import Driver
+from cloudshard.engine.output import MemoryOutput
 from cloudshard.functions import load
-from cloudshard.fused.driver import Driver
-from cloudshard.fused.output import MemoryOutput
 from cloudshard.ledger.records import InputRange, WorkItem
 from cloudshard.plan.logical import Checkpoint, Pipeline
 from cloudshard.plan.values import SinkSpec, StageSpec, StepSpec

@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 
 from cloudshard.engine.block import Block, Origin
+from cloudshard.engine.convert import as_table, concat, given, rows_of, taken
+from cloudshard.engine.item import ItemFailed
+from cloudshard.engine.policy import BeforeRow, suppress
+from cloudshard.engine.segments import Segment
 from cloudshard.errors import StepError
-from cloudshard.fused.convert import as_table, concat, given, rows_of, taken
-from cloudshard.fused.item import ItemFailed
-from cloudshard.fused.policy import BeforeRow, suppress
-from cloudshard.fused.segments import Segment
 from cloudshard.plan.values import StepSpec
 
 #: Without a size given, a batch fires at these: Arrow's overhead is gone above a few thousand rows, memory stays bounded.

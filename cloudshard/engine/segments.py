@@ -11,8 +11,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from cloudshard.engine.block import Block
-from cloudshard.fused.item import ItemFailed, ItemState
-from cloudshard.fused.rowsteps import RowStep
+from cloudshard.engine.item import ItemFailed, ItemState
+from cloudshard.engine.rowsteps import RowStep
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

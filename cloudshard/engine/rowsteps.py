@@ -15,9 +15,9 @@ import pyarrow as pa
 import xxhash
 
 from cloudshard.engine.block import Block, Row
-from cloudshard.fused.convert import as_rows
-from cloudshard.fused.item import ItemState, Tally
-from cloudshard.fused.policy import BeforeRow, suppress
+from cloudshard.engine.convert import as_rows
+from cloudshard.engine.item import ItemState, Tally
+from cloudshard.engine.policy import BeforeRow, suppress
 from cloudshard.plan.values import StepSpec
 
 _FAILED = object()

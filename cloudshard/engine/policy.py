@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cloudshard.engine.block import Origin
-from cloudshard.errors import CloudshardError, InputError, StepError
-from cloudshard.fused.item import ItemFailed, ItemState, Tally
+from cloudshard.engine.item import ItemFailed, ItemState, Tally
+from cloudshard.errors import InputError, StepError
 from cloudshard.plan.values import OnError
 
 #: Told before each call of user code in careful mode: (object, position, step).
@@ -60,17 +60,7 @@ def suppress(
         tally.dropped += 1
         return False
     tally.quarantined += 1
-    told = error.what if isinstance(error, CloudshardError) else str(error)
-    state.quarantine.add(
-        row,
-        error_type=type(error).__name__,
-        message=told,
-        traceback=user_traceback(error),
-        step=step,
-        object=origin.object,
-        position=position,
-        unit=origin.unit,
-    )
+    state.quarantine.add(row, origin, position, error, step)
     return False
 
 

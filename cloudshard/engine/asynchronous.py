@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloudshard.engine.block import Block, Origin, Row
-from cloudshard.fused.convert import as_rows
-from cloudshard.fused.item import ItemFailed
-from cloudshard.fused.policy import BeforeRow, suppress
-from cloudshard.fused.segments import Segment
+from cloudshard.engine.convert import as_rows
+from cloudshard.engine.item import ItemFailed
+from cloudshard.engine.policy import BeforeRow, suppress
+from cloudshard.engine.segments import Segment
 from cloudshard.plan.values import StepSpec
 
 

@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from cloudshard.engine.attempt import AttemptContext, ItemOutput, OutputFactory
 from cloudshard.engine.block import Block
+from cloudshard.engine.item import ItemState
+from cloudshard.engine.policy import suppress
+from cloudshard.engine.segments import Segment
 from cloudshard.errors import CloudshardError, SchemaError
-from cloudshard.fused.item import ItemState
-from cloudshard.fused.policy import suppress
-from cloudshard.fused.segments import Segment
 from cloudshard.ledger import keys
 from cloudshard.ledger.records import PartRecord, WorkItem
 from cloudshard.plan.values import SinkSpec

@@ -1,1 +1,0 @@
-"""The fused engine (interim package)."""
