@@ -12,23 +12,63 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+__all__ = [
+    "CloudshardError",
+    "Dataset",
+    "ErrorBudgetExceeded",
+    "InputChanged",
+    "InputError",
+    "IntegrityError",
+    "PlanMismatch",
+    "Preempted",
+    "RecipeError",
+    "RowError",
+    "RunFailed",
+    "RunResult",
+    "RunSettings",
+    "SchemaError",
+    "StepError",
+    "StoreError",
+    "__version__",
+    "load_recipe",
+    "read_arrow",
+    "read_csv",
+    "read_files",
+    "read_jsonl",
+    "read_parquet",
+    "register_options",
+    "run_pipeline",
+    "work",
+]
+
+#: Where each public name lives; the module is imported when the name is first used.
 _HOMES = {
+    "CloudshardError": "cloudshard.errors",
     "Dataset": "cloudshard.dataset",
+    "ErrorBudgetExceeded": "cloudshard.errors",
+    "InputChanged": "cloudshard.errors",
+    "InputError": "cloudshard.errors",
+    "IntegrityError": "cloudshard.errors",
+    "PlanMismatch": "cloudshard.errors",
+    "Preempted": "cloudshard.errors",
+    "RecipeError": "cloudshard.errors",
+    "RowError": "cloudshard.errors",
+    "RunFailed": "cloudshard.errors",
+    "RunResult": "cloudshard.worker.run",
+    "RunSettings": "cloudshard.ledger.records",
+    "SchemaError": "cloudshard.errors",
+    "StepError": "cloudshard.errors",
+    "StoreError": "cloudshard.errors",
+    "load_recipe": "cloudshard.recipe",
+    "read_arrow": "cloudshard.dataset",
+    "read_csv": "cloudshard.dataset",
+    "read_files": "cloudshard.dataset",
     "read_jsonl": "cloudshard.dataset",
     "read_parquet": "cloudshard.dataset",
-    "read_csv": "cloudshard.dataset",
-    "read_arrow": "cloudshard.dataset",
-    "read_files": "cloudshard.dataset",
-    "RunSettings": "cloudshard.ledger.records",
-    "RunResult": "cloudshard.worker.run",
+    "register_options": "cloudshard.store.options",
     "run_pipeline": "cloudshard.worker.run",
     "work": "cloudshard.worker.run",
-    "load_recipe": "cloudshard.recipe",
-    "register_options": "cloudshard.store.options",
-    **dict.fromkeys(("CloudshardError", "ErrorBudgetExceeded", "InputChanged", "InputError", "IntegrityError", "PlanMismatch", "Preempted", "RecipeError", "RowError", "RunFailed", "SchemaError", "StepError", "StoreError"), "cloudshard.errors"),
 }
-
-__all__ = ["__version__", *sorted(_HOMES)]
 
 if TYPE_CHECKING:
     from cloudshard.dataset import Dataset, read_arrow, read_csv, read_files, read_jsonl, read_parquet

@@ -47,8 +47,8 @@ class ArrowFormat:
         columns = _columns_option(context.options)
         aligner = Aligner(context, columns)
         for first, table in _tables(piece, context):
-            _check_columns(table.schema, columns, context, piece.url)
             _validate(table, first, piece.url)
+            _check_columns(table.schema, columns, context, piece.url)
             yield from bounded(aligner.align(table, range(first, first + table.num_rows)), context)
 
     def open_writer(self, sink: ByteSink, schema: pa.Schema | None, options: Mapping[str, Any]) -> PartWriter:
@@ -96,7 +96,8 @@ def _validate(table: pa.Table, first: int, url: str) -> None:
     """The format has no checksums: offsets that point nowhere would kill the process when a value is used."""
     try:
         table.validate(full=True)
-    except pa.ArrowException as error:
+        str(table.schema)  # decodes the names of all fields
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         raise _damaged(error, f"{url}, batch at row {first}") from error
 
 

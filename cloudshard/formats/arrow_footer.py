@@ -98,4 +98,6 @@ class _Table:
             return []
         vector = place + struct.unpack_from("<I", self._data, place)[0]
         count = struct.unpack_from("<I", self._data, vector)[0]
+        if count * size > len(self._data) - vector:  # before a list of billions is made of a damaged number
+            raise IndexError(f"a vector of {count} members in {len(self._data)} bytes")
         return [vector + 4 + size * index for index in range(count)]

@@ -193,8 +193,13 @@ def _requests(planned: Planned) -> dict[str, int]:
         "finish_upload": count * stages,
         # data; commit records when the stage is sealed; the records that say what the run is
         "get": reads + rewrites + count * stages + 3,
+        "head": sum(len(item.inputs) for item in items) if _asks_when_modified(planned.plan.stages[0]) else 0,
     }
     return {verb: number for verb, number in requests.items() if number}
+
+
+def _asks_when_modified(stage: StageSpec) -> bool:
+    return stage.source.format == "files" and bool(stage.source.options.get("modified", True))
 
 
 def _reads(piece: InputRange) -> int:

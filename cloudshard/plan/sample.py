@@ -31,6 +31,8 @@ _WIDER_ROWS = 1000
 _SCHEMALESS = ("jsonl",)
 #: Steps that leave a row's columns, and its form, as they are.
 _NEUTRAL = ("sample", "limit", "row_number")
+#: Steps that only choose rows: left out of the trial, where each row is precious.
+_CHOOSING = ("sample", "limit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +138,11 @@ def _learn(
             found.append(StageSchemas(input=input_schema, output=declared))
             input_schema = declared
             continue
-        stage = StageSpec(index=at, source=stage_source, steps=chain.steps, sink=SinkSpec(format="runs", schema=declared))
+        steps = tuple(step for step in chain.steps if step.kind not in _CHOOSING)
+        stage = StageSpec(index=at, source=stage_source, steps=steps, sink=SinkSpec(format="runs", schema=declared))
         blocks = try_stage(stage, blocks, pickles)
         if starved is None and not any(len(block) for block in blocks):
-            starved = ", ".join(step.name for step in chain.steps) or f"stage {at}"
+            starved = ", ".join(step.name for step in steps) or f"stage {at}"
         output = schema_of(blocks)
         warnings = tuple(
             f"column {field.name} is null in all sampled rows; declare the schema if it can be something else"

@@ -104,6 +104,8 @@ class Floor:
         return best if best is not None and len(best.tasks) < self.pace.depth() else None
 
     def _hire(self, *, single: bool = False, memory_class: int = 0) -> Member | None:
+        if len(self.crew.members) > 2 * self.shares.processes + 1:
+            return None  # many are on their way out: a child that will not end must not make the machine fill up with others
         try:
             member = self.crew.hire(single=single)
         except ChildCrashed as error:
@@ -124,7 +126,8 @@ class Floor:
         """Take work that has not begun from the child that has most of it queued, when another child has nothing at all."""
         if self.waiting or not self.idle():
             return
-        richest = max(self.crew.members, key=lambda member: len(member.waiting()), default=None)
+        sharing = [member for member in self.crew.members if member.ready and not member.single and not member.killed]
+        richest = max(sharing, key=lambda member: len(member.waiting()), default=None)
         queued = richest.waiting() if richest is not None else []
         if richest is None or not queued or (len(queued) == 1 and (self.pace.item_seconds or 0.0) < _WORTH_MOVING_SECONDS):
             return

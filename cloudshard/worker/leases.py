@@ -37,7 +37,7 @@ class Leases:
                 if member.killed is not None:
                     return
             elif self._desk.renewal_due(task):
-                if not begun and member.ready:
+                if not begun and member.ready and not member.single:
                     behind.append(task)
                 elif self._watch.alive(member, task.renewed_beats):
                     task.renewed_beats = member.born.pulse.beats

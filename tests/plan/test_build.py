@@ -197,6 +197,11 @@ def test_a_wider_sample_finds_rare_rows(tmp_path):
     assert build(pipeline(folder, steps.filter_step("rare"))).plan.stages[0].sink.schema is not None
 
 
+def test_steps_that_only_choose_rows_do_not_starve_the_sample(corpus):
+    planned = build(pipeline(corpus, steps.sample_step(0.0), steps.limit_step(0), steps.map_step(double)))
+    assert columns(planned.plan.stages[-1].sink.schema) == {"id": "int64", "double": "int64"}
+
+
 def test_errors_of_user_code_appear_while_planning_unless_suppressed(corpus):
     with pytest.raises(StepError, match=r"seven"):
         build(pipeline(corpus, steps.map_step(fails_on_seven)))
@@ -266,6 +271,12 @@ def test_explain_tells_stages_items_requests_and_cost(corpus):
         assert part in text
     assert json.loads(json.dumps(explanation.to_dict()))["stages"][1]["items"] is None
     assert explain(build(pipeline(corpus)), prices={}).cost_dollars == 0
+
+
+def test_explain_counts_the_request_for_the_time_of_a_file(corpus):
+    for options, heads in (({}, 4), ({"modified": False}, 0)):
+        planned = build(pipeline(corpus, format="files", source={"options": options}, sink=Sink("jsonl", "memory://o")))
+        assert explain(planned).requests.get("head", 0) == heads
 
 
 def test_explain_an_empty_input(tmp_path):
