@@ -40,8 +40,8 @@ class Loaded:
 
     @property
     def is_class(self) -> bool:
-        """Whether every process makes one instance, with ``setup`` and ``teardown``."""
-        return isinstance(self.target, type)
+        """Whether every process makes one instance, with ``setup`` and ``teardown``; a class without ``__call__`` (``dict``) is a function."""
+        return isinstance(self.target, type) and any("__call__" in vars(base) for base in self.target.__mro__)
 
     def make(self) -> Any:
         """The function with its arguments bound, or an instance of the class (its ``setup`` not yet called)."""

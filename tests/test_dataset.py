@@ -128,3 +128,32 @@ def test_an_empty_result_is_typed_and_legal(corpus: str, tmp_path: Path) -> None
 def test_mistakes_are_found_when_they_are_written(make: Any, said: str) -> None:
     with pytest.raises(cs.RecipeError, match=said):
         make()
+
+
+def test_a_key_that_comes_late_is_a_null_column_for_sql(tmp_path: Path) -> None:
+    rows = [{"a": n} for n in range(3000)] + [{"a": 3000, "late": 1}]
+    (tmp_path / "in.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    dataset = cs.read_jsonl(f"{tmp_path}/in.jsonl").filter("late IS NULL")
+    dataset.write_parquet(f"{tmp_path}/out").run(f"{tmp_path}/run", processes=1)
+    assert cs.read_parquet(f"{tmp_path}/out").count() == 3000
+
+
+def test_invariant_8_a_sample_behind_a_boundary_is_the_same_in_every_run(corpus: str, tmp_path: Path) -> None:
+    samples = []
+    for run in ("a", "b"):
+        dataset = cs.read_jsonl(corpus).shards(6).checkpoint().sample(0.4, seed=5).write_jsonl(f"{tmp_path}/out-{run}")
+        dataset.run(f"{tmp_path}/run-{run}", processes=2)
+        samples.append(sorted(row["n"] for row in cs.read_jsonl(f"{tmp_path}/out-{run}").iter_rows()))
+    assert samples[0] == samples[1]
+    assert 100 < len(samples[0]) < 220
+
+
+def test_a_damaged_run_is_noticed(corpus: str, tmp_path: Path) -> None:
+    dataset = cs.read_jsonl(corpus).shards(2).checkpoint().map(words).write_jsonl(f"{tmp_path}/out")
+    dataset.run(f"{tmp_path}/run", processes=1, max_shards=2)
+    (run, *_) = sorted(Path(f"{tmp_path}/run/stages/00/runs").rglob("*.run"))
+    body = bytearray(run.read_bytes())
+    body[len(body) // 2] ^= 0xFF
+    run.write_bytes(body)
+    with pytest.raises(cs.RunFailed, match=r"checksum|damaged|not readable"):
+        dataset.run(f"{tmp_path}/run", processes=1)

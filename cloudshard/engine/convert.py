@@ -37,10 +37,20 @@ def as_rows(block: Block) -> Block:
     return Block(block.origin, block.positions, rows=rows_of(block.table), nbytes=block.nbytes)
 
 
-def as_table(block: Block) -> Block:
-    """The block in table form."""
+def as_table(block: Block, conformer: Any = None) -> Block:
+    """The block in table form; ``conformer``: brings rows to the input's schema, so that a key that a batch lacks is a null column.
+
+    Rows that do not fit the schema (a sampled one may be too narrow) go on with their own columns.
+    """
     if block.table is not None:
         return block
+    if conformer is not None:
+        misfits: list[int] = []
+        made = conformer.conform(block, lambda index, _column, _reason: misfits.append(index))
+        if not misfits:
+            table = made.table.drop_columns(["_extra"]) if not made.table["_extra"].null_count < len(made) else None
+            if table is not None:
+                return Block(block.origin, block.positions, table=table, nbytes=block.nbytes)
     return Block(block.origin, block.positions, table=table_of(block.rows or []), nbytes=block.nbytes)
 
 

@@ -38,6 +38,16 @@ BLOCK_ROWS = 1024
 BLOCK_BYTES = 4 << 20
 
 
+def stable_name(url: str, format_name: str) -> str:
+    """What names an object in a row's identity. A run's name holds the nonce of the attempt that wrote it: that part is left out,
+    so that a sample behind a boundary is the same in every execution."""
+    if format_name != "runs":
+        return url
+    stage, _, rest = url.rpartition("/stages/")[2].partition("/")
+    item, _, tail = rest.rpartition("/")[2].partition("-")
+    return f"run:{stage}/{item}/{tail.rpartition('-')[2].partition('.')[0]}"
+
+
 class Driver:
     """Runs one stage in this process.
 
@@ -90,6 +100,7 @@ class Driver:
 
     def _compile(self, load_function: Callable[[FunctionRef], Loaded]) -> list[Segment]:
         segments: list[Segment] = []
+        self._input_schema = self._source_schema  # until a step may have changed the columns
         for index, spec in enumerate(self.stage.steps):
             function = None if spec.function is None else self._prepare(load_function(spec.function), spec)
             if spec.kind in ROW_KINDS:
@@ -100,6 +111,8 @@ class Driver:
                     segments[-1].steps.append(step)
                 else:
                     segments.append(RowSegment([step]))
+                if spec.kind not in ("sample", "limit", "filter"):
+                    self._input_schema = None
             else:
                 segment = self._other_segment(spec, index, function)
                 segments.append(segment)
@@ -109,15 +122,18 @@ class Driver:
         if spec.kind == "sql":
             query = str(spec.params["query"])
             if is_filter(query):
-                return FilterSegment(spec, index, sql_function(mask_query(query), spec.name))
-            return BatchSegment(spec, index, sql_function(query, spec.name), keeps_rows=False, careful=self._careful)
+                return FilterSegment(spec, index, sql_function(mask_query(query), spec.name), schema=self._input_schema)
+            schema, self._input_schema = self._input_schema, None
+            return BatchSegment(spec, index, sql_function(query, spec.name), keeps_rows=False, careful=self._careful, schema=schema)
         if function is None:
             raise InputError(f"step {spec.name} of kind {spec.kind} has no function")
         if spec.kind == "map_async":
+            self._input_schema = None
             waiting = AsyncSegment(spec, index, function, careful=self._careful)
             waiting.before_row = self._before_row
             return waiting
-        batch = BatchSegment(spec, index, batch_function(spec, function), keeps_rows=False, careful=self._careful)
+        schema, self._input_schema = self._input_schema, None
+        batch = BatchSegment(spec, index, batch_function(spec, function), keeps_rows=False, careful=self._careful, schema=schema)
         batch.before_row = self._before_row
         return batch
 
@@ -191,7 +207,7 @@ class Driver:
         from cloudshard.formats.port import ReadContext
 
         store, key = self._open_object(piece.url)
-        origin = Origin(state.item.index, piece.url, "byte" if self._format.row_oriented else "row")
+        origin = Origin(state.item.index, stable_name(piece.url, self._format.name), "byte" if self._format.row_oriented else "row")
 
         def bad_row(error: RowError, row: bytes | Mapping[str, Any]) -> None:
             policy = self.stage.source.bad_rows

@@ -35,6 +35,15 @@ class Tally:
         return StepCounts(**{name: getattr(self, name) for name in self.__slots__})
 
 
+def peak_memory_bytes() -> int:
+    """The most memory that this process has held so far (resident)."""
+    import resource
+    import sys
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
 class ItemFailed(Exception):
     """Unwinds to whoever handed rows of this item down; the error is in its state."""
 
@@ -93,4 +102,5 @@ class ItemState:
             cpu_seconds=round(time.process_time() - self.cpu_started, 6),
             bytes_read=self.bytes_read,
             bytes_written=bytes_written,
+            peak_memory_bytes=peak_memory_bytes(),
         )

@@ -27,7 +27,9 @@ TableFunction = Callable[[pa.Table], pa.Table]
 class BatchSegment(Segment):
     """One batch step. ``span``: one output row per input row is promised, so a batch may hold rows of several items."""
 
-    def __init__(self, spec: StepSpec, index: int, function: TableFunction, *, keeps_rows: bool, careful: bool) -> None:
+    def __init__(
+        self, spec: StepSpec, index: int, function: TableFunction, *, keeps_rows: bool, careful: bool, schema: pa.Schema | None = None
+    ) -> None:
         super().__init__()
         self.spec = spec
         self.index = index
@@ -38,9 +40,10 @@ class BatchSegment(Segment):
         self._rows = 1 if careful else int(spec.params.get("batch_rows") or DEFAULT_BATCH_ROWS)
         self._bytes = int(spec.params.get("batch_bytes") or DEFAULT_BATCH_BYTES)
         self._queues: dict[int, list[Block]] = {}
+        self._conformer = _conformer(schema)
 
     def push(self, block: Block) -> None:
-        block = as_table(block)
+        block = as_table(block, self._conformer)
         name = -1 if self._span else block.origin.item
         queue = self._queues.setdefault(name, [])
         queue.append(block)
@@ -152,6 +155,14 @@ class BatchSegment(Segment):
         return [block] if self.spec.on_error == "null" else []
 
 
+def _conformer(schema: pa.Schema | None) -> Any:
+    if schema is None:
+        return None
+    from cloudshard.formats.schema import Conformer
+
+    return Conformer(schema, "collect")
+
+
 def _cut(queue: list[Block], rows: int) -> list[Block]:
     """Take the first ``rows`` rows off the queue."""
     batch: list[Block] = []
@@ -181,14 +192,15 @@ def batch_function(spec: StepSpec, function: Callable[..., Any]) -> TableFunctio
 class FilterSegment(Segment):
     """``filter("sql condition")``: DuckDB computes the mask, Arrow filters; each row keeps its place."""
 
-    def __init__(self, spec: StepSpec, index: int, mask: TableFunction) -> None:
+    def __init__(self, spec: StepSpec, index: int, mask: TableFunction, *, schema: pa.Schema | None = None) -> None:
         super().__init__()
         self.spec = spec
         self.index = index
         self._mask = mask
+        self._conformer = _conformer(schema)
 
     def push(self, block: Block) -> None:
-        block = as_table(block)
+        block = as_table(block, self._conformer)
         state = self.states[block.origin.item]
         tally = state.tallies[self.index]
         began = time.perf_counter()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 
 from cloudshard.engine.block import Block
 from cloudshard.errors import RowError, SchemaError
 from cloudshard.formats.cast import cast_column
-from cloudshard.formats.findings import Findings
+from cloudshard.formats.findings import Findings, find_failing
 from cloudshard.formats.port import ReadContext
+from cloudshard.formats.widen import is_text
 
 
 class Aligner:
@@ -26,6 +28,7 @@ class Aligner:
 
     def align(self, table: pa.Table, positions: Sequence[int]) -> Iterator[Block]:
         """The table as blocks (none when no row is left)."""
+        table, positions = self._sound(table, positions)
         schema = self._context.schema
         if schema is not None:
             table, positions = self._typed(table, positions, schema)
@@ -33,6 +36,31 @@ class Aligner:
             table = table.select([name for name in self._wanted if table.schema.get_field_index(name) >= 0])
         if len(positions):
             yield Block(self._context.origin, positions, table=table, nbytes=table.nbytes)
+
+    def _sound(self, table: pa.Table, positions: Sequence[int]) -> tuple[pa.Table, Sequence[int]]:
+        """Without rows whose text is not UTF-8: readers of columnar files do not look (10 GB/s), and the first use of a value would fail."""
+        try:
+            table.validate(full=True)
+        except pa.ArrowException:
+            pass
+        else:
+            return table, positions
+
+        def attempt(some: Sequence[int]) -> str | None:
+            piece = table.take(pa.array(some, pa.int64()))
+            for name in piece.schema.names:
+                try:
+                    piece.column(name).validate(full=True)
+                except pa.ArrowException as error:
+                    return f"column {name!r}: {str(error).rpartition('Invalid: ')[2]}"
+            return None
+
+        problems = dict(find_failing(table.num_rows, attempt))
+        for row, reason in problems.items():
+            error = RowError(reason, object=self._context.origin.object, position=positions[row], unit="row")
+            self._context.bad_row(error, _raw_row(table.slice(row, 1)))
+        kept = [row for row in range(table.num_rows) if row not in problems]
+        return table.take(pa.array(kept, pa.int64())), [positions[row] for row in kept]
 
     def _typed(self, table: pa.Table, positions: Sequence[int], schema: pa.Schema) -> tuple[pa.Table, Sequence[int]]:
         findings = Findings()
@@ -75,6 +103,18 @@ class Aligner:
             self._context.bad_row(error, table.slice(row, 1).to_pylist()[0])
         kept = [row for row in range(table.num_rows) if row not in problems]
         return self._typed(table.take(pa.array(kept, pa.int64())), [positions[row] for row in kept], schema)
+
+
+def _raw_row(table: pa.Table) -> dict[str, Any]:
+    """The one row of ``table``; text that is not UTF-8 as bytes, and nested values that hold such as null."""
+    row: dict[str, Any] = {}
+    for name in table.schema.names:
+        column = table.column(name)
+        try:
+            row[name] = column[0].as_py()
+        except UnicodeDecodeError:
+            row[name] = column.cast(pa.large_binary())[0].as_py() if is_text(column.type) else None
+    return row
 
 
 def bounded(blocks: Iterable[Block], context: ReadContext) -> Iterator[Block]:

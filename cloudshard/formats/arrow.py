@@ -7,7 +7,7 @@ format, never as streams.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -153,9 +153,11 @@ def _one_batch(read: Any, place: BatchPlace, schema: pa.Schema, head: bytes, pie
         raise _damaged(error, f"{piece.url}, batch at byte {place.start}") from error
 
 
-def stream_tables(piece: InputRange, context: ReadContext) -> Iterator[tuple[int, pa.Table]]:
-    """(index of the first row, table) of each batch of an IPC stream."""
+def stream_tables(piece: InputRange, context: ReadContext, watch: Callable[[bytes], None] | None = None) -> Iterator[tuple[int, pa.Table]]:
+    """(index of the first row, table) of each batch of an IPC stream. ``watch`` sees the bytes as they are read."""
     source = chunks(context.store, context.key, piece, start=0, end=piece.size, counts=context.counts)
+    if watch is not None:
+        source = _watched(source, watch)
     first = 0
     try:
         with pa.ipc.open_stream(pa.PythonFile(ChunkStream(source), mode="r")) as reader:
@@ -164,8 +166,16 @@ def stream_tables(piece: InputRange, context: ReadContext) -> Iterator[tuple[int
                 first += batch.num_rows
             if not first:
                 yield 0, reader.schema.empty_table()
+        for _ in source if watch is not None else ():  # what follows the end-of-stream mark belongs to the object too
+            pass
     except (OSError, pa.ArrowException) as error:
         raise _damaged(error, f"{piece.url}, after row {first}") from error
+
+
+def _watched(source: Iterator[bytes], watch: Callable[[bytes], None]) -> Iterator[bytes]:
+    for chunk in source:
+        watch(chunk)
+        yield chunk
 
 
 def _damaged(error: Exception, where: str) -> InputError:

@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 
 from cloudshard.engine.block import Row
-from cloudshard.formats.lines import Line, LineBatch
+from cloudshard.formats.lines import PIECE_BYTES, Line, LineBatch
 from cloudshard.formats.options import OptionReader
 
 MIN_INTEGER = -(2**63)
@@ -177,10 +177,12 @@ def key_marks(text: Line | memoryview) -> int:
     if len(text) < 512:  # where numpy's fixed cost of 8 µs would dominate
         return keys_at_most(bytes(text))
     octets = np.frombuffer(text, dtype=np.uint8)
-    size = len(octets)
     found = 0
-    for pairs in (octets[: size & ~1].view(np.uint16), octets[1 : 1 + ((size - 1) & ~1)].view(np.uint16)):
-        found += int(np.count_nonzero(pairs == _KEY_END)) + int(np.count_nonzero(pairs == _SPACE_COLON))
+    for begin in range(0, len(octets), PIECE_BYTES):  # piece by piece: numpy's masks of a huge line would be as large as half of it
+        piece = octets[begin : begin + PIECE_BYTES + 1]  # one octet more, for the pair over the edge
+        size = len(piece)
+        for pairs in (piece[: size & ~1].view(np.uint16), piece[1 : 1 + ((size - 1) & ~1)].view(np.uint16)):
+            found += int(np.count_nonzero(pairs == _KEY_END)) + int(np.count_nonzero(pairs == _SPACE_COLON))
     body = text if isinstance(text, (bytes, bytearray)) else bytes(text)
     for blank in (
         b"\t",

@@ -88,6 +88,7 @@ class JsonlWriter:
         self.rows += len(lines)
         self._held += lines
         self._held_bytes += sum(map(len, lines))
+        del lines
         if self._held_bytes >= _FLUSH_BYTES:
             self._flush()
 
@@ -108,10 +109,13 @@ class JsonlWriter:
         return lines
 
     def _flush(self) -> None:
-        if self._held:
+        if self._held_bytes <= 8 * _FLUSH_BYTES:
             self._output.write(b"".join(self._held))
-            self._held = []
-            self._held_bytes = 0
+        else:  # a huge line is not copied once more
+            while self._held:
+                self._output.write(self._held.pop(0))
+        self._held = []
+        self._held_bytes = 0
 
     def finish(self) -> None:
         """Write what is held and the compressor's trailer."""

@@ -39,16 +39,16 @@ def line_batches(
     cutter = _Cutter(start, limit, too_long)
     for chunk in chunks:
         for low in range(0, len(chunk), PIECE_BYTES):
-            piece = chunk if len(chunk) <= PIECE_BYTES else chunk[low : low + PIECE_BYTES]
-            batch = cutter.feed(piece)
-            if batch is not None and batch.lines:
-                yield batch if end is None else _before(batch, end)
+            cutter.feed(chunk if len(chunk) <= PIECE_BYTES else chunk[low : low + PIECE_BYTES])
+            if cutter.ready is not None:
+                # handed over without a name here: this frame sleeps while the caller works, and would keep a huge line in memory
+                yield cutter.take(end)
             if end is not None and cutter.line_start >= end:
                 return
         del chunk  # not held while the next one is fetched
-    batch = cutter.finish()
-    if batch is not None:
-        yield batch
+    cutter.finish()
+    if cutter.ready is not None:
+        yield cutter.take(None)
 
 
 def _before(batch: LineBatch, end: int) -> LineBatch:
@@ -61,10 +61,11 @@ def _before(batch: LineBatch, end: int) -> LineBatch:
 
 
 class _Cutter:
-    """``line_start``: offset of the line that is being gathered; when nothing is, of the next one."""
+    """``line_start``: offset of the line that is being gathered; when nothing is, of the next one. ``ready``: complete lines."""
 
     def __init__(self, start: int, limit: int, too_long: Callable[[int, int], None]) -> None:
         self.line_start = start
+        self.ready: LineBatch | None = None
         self._limit = limit
         self._too_long = too_long
         self._held: Line = b""
@@ -72,21 +73,26 @@ class _Cutter:
         self._foreign = start > 0  # inside a line of an earlier range
         self._position = max(0, start - 1)  # of the next byte to come
 
-    def feed(self, piece: bytes) -> LineBatch | None:
-        """The lines that ``piece`` completes."""
+    def take(self, end: int | None) -> LineBatch:
+        """What is ready (only lines that start before ``end``), which is no longer held then."""
+        batch, self.ready = self.ready or LineBatch([], [], ()), None
+        return batch if end is None else _before(batch, end)
+
+    def feed(self, piece: bytes) -> None:
+        """Makes ready the lines that ``piece`` completes."""
         position, self._position = self._position, self._position + len(piece)
         low = 0
         if self._foreign:
             low = piece.find(b"\n") + 1
             if not low:
                 self.line_start = self._position
-                return None
+                return
             self._foreign = False
             self.line_start = position + low
         high = piece.rfind(b"\n") + 1
         if high <= low:
             self._hold(piece[low:] if low else piece)
-            return None
+            return
         lines: list[Line] = []
         buffers: list[Line | memoryview] = []
         positions: list[int] = []
@@ -113,13 +119,14 @@ class _Cutter:
         self.line_start = position + high
         if high < len(piece):
             self._hold(piece[high:])
-        return LineBatch(lines, positions, tuple(buffers))
+        if lines:
+            self.ready = LineBatch(lines, positions, tuple(buffers))
 
-    def finish(self) -> LineBatch | None:
-        """The last line, when it has no ending."""
-        if not self._held_size or not self._close_line():
-            return None
-        return LineBatch([self._held], [self.line_start], (self._held,))
+    def finish(self) -> None:
+        """Makes ready the last line, when it has no ending."""
+        if self._held_size and self._close_line():
+            self.ready = LineBatch([self._held], [self.line_start], (self._held,))
+            self._held, self._held_size = b"", 0
 
     def _hold(self, part: bytes) -> None:
         """Append to the line that is being gathered. A bytearray grows in place: a second copy of a huge line never exists."""

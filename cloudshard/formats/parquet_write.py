@@ -30,6 +30,9 @@ from cloudshard.formats.sink import sink_file
 #: Values of a column that are looked at before it is given a dictionary, and the share of different ones up to which it is.
 _LOOK_AT_ROWS = 2048
 _REPEATING = 0.25
+#: Mean bytes of a value from which a column is text to read, not a code to look up: no dictionary, and no minima and maxima (they prune
+#: nothing, and cost several copies of the longest values).
+_LONG_BYTES = 256
 #: Lists of numbers such as embeddings are long; more of their values than this says nothing new.
 _LOOK_AT_VALUES = 16384
 
@@ -182,6 +185,8 @@ def _repeats(values: pa.Array) -> bool:
     if pt.is_dictionary(values.type):
         return True
     some = values.slice(0, _LOOK_AT_VALUES)
+    if some.nbytes > _LONG_BYTES * len(some):
+        return False
     try:
         different = pc.count_distinct(some, mode="only_valid").as_py()
     except pa.ArrowException:  # a type without a hash

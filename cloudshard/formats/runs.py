@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import xxhash
 
 from cloudshard.engine.block import Block, Origin
 from cloudshard.errors import InputError, IntegrityError
@@ -20,6 +21,7 @@ from cloudshard.formats.port import ByteSink, PartWriter, ReadContext
 from cloudshard.formats.split import whole_object
 from cloudshard.ledger.records import InputRange
 from cloudshard.store.port import ObjectInfo, Store
+from cloudshard.store.upload import CHECKSUM
 
 
 class RunsFormat:
@@ -40,18 +42,23 @@ class RunsFormat:
         low, high = (piece.start, piece.end) if bounded_by_rows else (0, None)
         aligner = Aligner(context, None)
         seen = 0
+        digest = xxhash.xxh3_128() if piece.checksum else None
         try:
-            for first, table in stream_tables(piece, context):
+            for first, table in stream_tables(piece, context, digest.update if digest is not None else None):
                 seen = first + table.num_rows
                 begin = max(0, low - first)
                 stop = table.num_rows if high is None else min(table.num_rows, high - first)
                 if begin < stop:
                     some = table.slice(begin, stop - begin)
                     yield from bounded(aligner.align(some, range(first + begin, first + stop)), context)
-                if high is not None and seen >= high:
+                if high is not None and seen >= high and digest is None:
                     break
         except InputError as error:
             raise IntegrityError(error.what, where=error.where, mend="The run is damaged; gc it and run again.") from error
+        if digest is not None and piece.checksum != f"{CHECKSUM}{digest.hexdigest()}":
+            raise IntegrityError(
+                "the run's bytes are not those that were committed (checksum)", where=piece.url, mend="Run again on a new prefix."
+            )
         if high is not None and seen < high:
             raise IntegrityError(f"the run has {seen} rows, its commit record says at least {high}", where=piece.url)
 

@@ -42,6 +42,7 @@ def _to_parquet(items: Sequence[WorkItem]) -> bytes:
             ("start", pa.int64()),
             ("end", pa.int64()),
             ("unit", pa.string()),
+            ("checksum", pa.string()),
         ]
     )
     table = pa.table(

@@ -53,7 +53,7 @@ class InputRange(msgspec.Struct, frozen=True):
 
     ``unit`` "bytes": rows that *start* in bytes [start, end); "row_groups": row groups (Parquet) or record batches
     (Arrow) [start, end); "object": the whole object (start 0, end = size); "rows": rows [start, end) of a materialised
-    run (an Arrow IPC stream).
+    run (an Arrow IPC stream). ``checksum``: of the whole object, where its writer has recorded one (runs).
     """
 
     url: str
@@ -62,6 +62,7 @@ class InputRange(msgspec.Struct, frozen=True):
     start: int
     end: int
     unit: Literal["bytes", "row_groups", "object", "rows"] = "bytes"
+    checksum: str = ""
 
 
 class WorkItem(msgspec.Struct, frozen=True):

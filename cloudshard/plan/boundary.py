@@ -41,7 +41,16 @@ def _runs_in_order(commits: Iterable[CommitRecord]) -> list[PartRecord]:
 
 def _whole(part: PartRecord, run_url: str, rows: int | None = None) -> InputRange:
     """A run as an input range, up to row ``rows``. Without ETag: the attempt's nonce in its name says that it is never written again."""
-    return InputRange(url=f"{run_url}/{part.key}", size=part.bytes, etag="", start=0, end=part.rows if rows is None else rows, unit="rows")
+    end = part.rows if rows is None else rows
+    return InputRange(
+        url=f"{run_url}/{part.key}",
+        size=part.bytes,
+        etag="",
+        start=0,
+        end=end,
+        unit="rows",
+        checksum=part.checksum if end == part.rows else "",
+    )
 
 
 def _checkpoint(stage: StageSpec, runs: Sequence[PartRecord], run_url: str) -> Iterator[InputRange]:

@@ -18,7 +18,7 @@ from cloudshard.plan.fingerprint import fingerprint_fields, fingerprint_of
 from cloudshard.plan.inputs import LISTING_OPTIONS, InputObject, list_inputs
 from cloudshard.plan.logical import Checkpoint, Pipeline, Sink, Source, Step
 from cloudshard.plan.sample import StageSchemas, decide_schemas
-from cloudshard.plan.split import DEFAULT_TARGET_BYTES, pack
+from cloudshard.plan.split import DEFAULT_TARGET_BYTES, default_target, pack
 from cloudshard.plan.stages import Chain, fuse, step_names
 from cloudshard.plan.values import Plan, SinkSpec, SourceSpec, StageSpec, StepSpec
 from cloudshard.store.options import public_options, register_options
@@ -93,7 +93,10 @@ def survey(pipeline: Pipeline) -> Survey:
     steps, pickles = step_specs(pipeline.steps)
     objects = tuple(list_inputs(pipeline.source.urls, pipeline.source.storage_options, pipeline.source.options))
     pieces = cut(objects, source, num_shards=pipeline.num_shards, target_bytes=pipeline.target_shard_bytes)
-    items = pack(pieces, num_shards=pipeline.num_shards, target_bytes=pipeline.target_shard_bytes)
+    target = pipeline.target_shard_bytes
+    if target is None and pipeline.num_shards is None:
+        target = default_target(sum(found.info.size for found in objects))
+    items = pack(pieces, num_shards=pipeline.num_shards, target_bytes=target)
     fields = fingerprint_fields(
         source=source,
         declared_schema=source.schema,
@@ -121,9 +124,10 @@ def survey(pipeline: Pipeline) -> Survey:
 def cut(objects: Sequence[InputObject], source: SourceSpec, *, num_shards: int | None, target_bytes: int | None) -> list[InputRange]:
     """The ranges of all objects, as their format cuts them; nothing is read."""
     kind = get_format(source.format)
-    target = target_bytes or DEFAULT_TARGET_BYTES
+    total = sum(found.info.size for found in objects)
+    target = target_bytes or default_target(total)
     if num_shards is not None:
-        target = max(1, -(-sum(found.info.size for found in objects) // max(1, num_shards)))
+        target = max(1, -(-total // max(1, num_shards)))
     return [piece for found in objects for piece in kind.split(found.store, found.info, found.url, target, source.options)]
 
 

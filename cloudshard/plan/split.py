@@ -16,6 +16,10 @@ from cloudshard.ledger.records import InputRange, WorkItem
 #: Bytes of input per work item when the user wishes nothing: some seconds of Python work, and a claim + commit every few seconds.
 DEFAULT_TARGET_BYTES = 128 << 20
 
+#: A small input is cut finer, down to this, so that a handful of processes share it evenly: about 32 work items.
+MIN_TARGET_BYTES = 8 << 20
+_SMALL_INPUT_ITEMS = 32
+
 #: What opening one more object costs, in bytes of reading: a GET of a small object takes 2–6 ms, in which a process handles about
 #: 64 KiB of JSON. So that a work item of a thousand tiny files is not taken for a small one.
 OPEN_COST_BYTES = 64 << 10
@@ -26,6 +30,11 @@ MAX_RANGES_PER_ITEM = 4096
 #: A cut of an exact ``num_shards`` moves to the edge of an object that is nearer than this share of a shard: a work item that
 #: begins with the last few bytes of another object costs one more request for nothing.
 SNAP_FRACTION = 0.05
+
+
+def default_target(total_bytes: int) -> int:
+    """Bytes per work item when the user wishes nothing, from the size of the whole input: 8 to 128 MiB."""
+    return max(MIN_TARGET_BYTES, min(DEFAULT_TARGET_BYTES, -(-total_bytes // _SMALL_INPUT_ITEMS)))
 
 
 def pack(

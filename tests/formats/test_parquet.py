@@ -188,6 +188,19 @@ def test_a_value_that_does_not_fit_costs_its_row() -> None:
     assert found.bad[0].row == {"n": 300}
 
 
+def test_text_that_is_not_utf8_costs_its_row() -> None:
+    raw = pa.array([b"ok", b"caf\xe9", b"fine"])
+    text = pa.Array.from_buffers(pa.string(), 3, raw.buffers())
+    nested = pa.StructArray.from_arrays([text], names=["t"])
+    body = packed(pa.table({"n": [1, 2, 3], "t": text, "m": nested}))
+    with pytest.raises(RowError, match=r"column 't': Invalid UTF8 sequence.*a\.parquet, row 1"):
+        read("parquet", body, "a.parquet")
+    found = read("parquet", body, "a.parquet", lenient=True)
+    assert [row["t"] for row in found.rows] == ["ok", "fine"]
+    assert found.positions == [0, 2]
+    assert found.bad[0].row == {"n": 2, "t": b"caf\xe9", "m": None}
+
+
 def test_types_that_do_not_go_together_name_the_file() -> None:
     with pytest.raises(InputError, match="column 'lang' is string, the schema says int64.*a.parquet"):
         read("parquet", BODY, "a.parquet", schema=pa.schema([("lang", pa.int64())]))
