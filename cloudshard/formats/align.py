@@ -38,7 +38,7 @@ class Aligner:
             yield Block(self._context.origin, positions, table=table, nbytes=table.nbytes)
 
     def _sound(self, table: pa.Table, positions: Sequence[int]) -> tuple[pa.Table, Sequence[int]]:
-        """Without rows whose text is not UTF-8: readers of columnar files do not look (10 GB/s), and the first use of a value would fail."""
+        """Without rows whose text is not UTF-8: pyarrow does not look (looking: 10 GB/s), and the first use of a value would fail."""
         try:
             table.validate(full=True)
         except pa.ArrowException:

@@ -7,7 +7,7 @@ format, never as streams.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -96,9 +96,16 @@ def _validate(table: pa.Table, first: int, url: str) -> None:
     """The format has no checksums: offsets that point nowhere would kill the process when a value is used."""
     try:
         table.validate(full=True)
-        str(table.schema)  # decodes the names of all fields
+        _decode_names(table.schema)
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise _damaged(error, f"{url}, batch at row {first}") from error
+
+
+def _decode_names(fields: Iterable[pa.Field]) -> None:
+    """Raises UnicodeDecodeError for a name that is not UTF-8: pyarrow decodes names when they are asked for."""
+    for field in fields:
+        if field.name and field.type.num_fields:
+            _decode_names(field.type.field(index) for index in range(field.type.num_fields))
 
 
 def _tables(piece: InputRange, context: ReadContext, *, first_only: bool = False) -> Iterator[tuple[int, pa.Table]]:

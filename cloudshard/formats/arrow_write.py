@@ -60,6 +60,8 @@ class ArrowPartWriter:
                 where=block.origin.object,
                 mend="Declare the output schema.",
             )
+        if self._held and table.num_rows == 1 and table.nbytes > self._options.batch_bytes:
+            self._flush()  # a huge row is not copied together with others
         self.rows += table.num_rows
         self._held.append(table)
         self._held_bytes += table.nbytes

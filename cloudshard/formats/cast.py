@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from cloudshard.errors import SchemaError
@@ -104,7 +105,7 @@ def _cast_struct(array: pa.Array, field: pa.Field, path: str, findings: Findings
         return None
     if not children:
         return pa.array([{} if there else None for there in present.to_pylist()], field.type)
-    mask = pa.compute.invert(present) if array.null_count else None
+    mask = pc.invert(present) if array.null_count else None
     return pa.StructArray.from_arrays(children, fields=list(field.type), mask=mask)
 
 

@@ -357,7 +357,9 @@ def _short(kind: pa.DataType) -> str:
 def _reason(value: Any, kind: pa.DataType, error: Exception) -> str:
     if isinstance(error, UnicodeEncodeError):
         return f"the text holds a lone surrogate (\\u{ord(error.object[error.start]):04x}), which has no UTF-8 form"
-    if isinstance(error, OverflowError) or any(words in str(error) for words in ("outside of the range", "out of bounds", "too large to fit")):
+    if isinstance(error, OverflowError) or any(
+        words in str(error) for words in ("outside of the range", "out of bounds", "too large to fit")
+    ):
         return f"{shown(value)} cannot be held exactly by {kind}"
     return f"{shown(value)} does not fit {kind}: {error}"
 

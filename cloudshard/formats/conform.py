@@ -15,6 +15,7 @@ from typing import Any, Literal, NoReturn
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cloudshard.engine.block import Block, Origin, Row
 from cloudshard.errors import SchemaError
@@ -91,7 +92,9 @@ class Conformer:
     def _build(self, rows: Sequence[Row], report: Report, place: Callable[[int], str]) -> tuple[list[int] | None, pa.Table]:
         """(indices of the rows that are kept, None for all; their table)."""
         if not self.schema.names and rows:
-            raise SchemaError("the schema has no columns, so rows would be lost", where=place(0), mend="Let each row have at least one key.")
+            raise SchemaError(
+                "the schema has no columns, so rows would be lost", where=place(0), mend="Let each row have at least one key."
+            )
         findings = Findings()
         arrays = self._gatherer.build(rows, findings)
         extra = findings.unknown
@@ -211,7 +214,7 @@ def _extra_of(table: pa.Table, findings: Findings) -> pa.ChunkedArray:
     """The new extras of a table; a column ``_extra`` that it already has is kept where there is nothing new."""
     made = _extra_column(findings.unknown, range(table.num_rows))
     if table.schema.get_field_index(EXTRA) >= 0:
-        made = pa.compute.coalesce(made, table.column(EXTRA).combine_chunks().cast(pa.large_string()))
+        made = pc.coalesce(made, table.column(EXTRA).combine_chunks().cast(pa.large_string()))
     return pa.chunked_array(made.chunks if isinstance(made, pa.ChunkedArray) else [made], type=pa.large_string())
 
 

@@ -101,7 +101,10 @@ class JsonlWriter:
                 lines.append(encode_row(row, self._default))
             except (TypeError, ValueError, RecursionError) as error:
                 refused = RowError(
-                    f"cannot be written as JSON: {error.__cause__ or error}", object=block.origin.object, position=position, unit=block.origin.unit
+                    f"cannot be written as JSON: {error.__cause__ or error}",
+                    object=block.origin.object,
+                    position=position,
+                    unit=block.origin.unit,
                 )
                 if self.bad_row is None:
                     raise refused from error

@@ -40,7 +40,7 @@ def line_batches(
     for chunk in chunks:
         for low in range(0, len(chunk), PIECE_BYTES):
             cutter.feed(chunk if len(chunk) <= PIECE_BYTES else chunk[low : low + PIECE_BYTES])
-            if cutter.ready is not None:
+            if cutter.ready is not None and (end is None or cutter.ready.positions[0] < end):
                 # handed over without a name here: this frame sleeps while the caller works, and would keep a huge line in memory
                 yield cutter.take(end)
             if end is not None and cutter.line_start >= end:

@@ -34,7 +34,7 @@ from cloudshard.ledger.records import InputRange
 from cloudshard.store.port import ObjectInfo, Store
 
 #: Compressed bytes of a row group up to which its columns are fetched at once, in few large requests. Above, they are streamed.
-PRE_BUFFER_BYTES = 128 << 20
+PRE_BUFFER_BYTES = 64 << 20
 #: Bytes per request and column while streaming.
 STREAM_BYTES = 4 << 20
 

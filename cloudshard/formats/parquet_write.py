@@ -5,7 +5,8 @@
   twice that, and is what the readers of the file can split by.
 - ``use_dictionary``: "auto" (default), true, false or a list of columns. "auto" looks at the first rows and gives a dictionary to columns
   in which values repeat: text without one is written at 230 instead of 167 MB/s.
-- ``write_statistics`` (true): minima and maxima per row group for predicates; long text is left out by pyarrow itself.
+- ``write_statistics``: "auto" (default), true or false: minima and maxima per row group, for predicates. "auto" leaves out text of more
+  than 256 bytes on average: it prunes nothing, and collecting it takes six times the longest value in memory.
 
 The Arrow schema is stored, so that all parts give the same types back (large_string stays large_string).
 """
@@ -26,13 +27,17 @@ from cloudshard.formats.infer import infer_fields
 from cloudshard.formats.options import OptionReader
 from cloudshard.formats.port import ByteSink
 from cloudshard.formats.sink import sink_file
+from cloudshard.formats.widen import is_bytes, is_text
 
 #: Values of a column that are looked at before it is given a dictionary, and the share of different ones up to which it is.
 _LOOK_AT_ROWS = 2048
 _REPEATING = 0.25
+#: Fewer values than this say nothing.
+_ENOUGH = 64
 #: Mean bytes of a value from which a column is text to read, not a code to look up: no dictionary, and no minima and maxima (they prune
 #: nothing, and cost several copies of the longest values).
 _LONG_BYTES = 256
+_WITH_LEVEL = ("zstd", "gzip", "brotli")
 #: Lists of numbers such as embeddings are long; more of their values than this says nothing new.
 _LOOK_AT_VALUES = 16384
 
@@ -44,7 +49,7 @@ class ParquetWriteOptions(NamedTuple):
     level: int | None
     row_group_bytes: int
     use_dictionary: bool | list[str] | None
-    statistics: bool
+    statistics: bool | None
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> ParquetWriteOptions:
@@ -52,6 +57,10 @@ class ParquetWriteOptions(NamedTuple):
         taken = OptionReader("parquet writer", options)
         codec = taken.choice("compression", "zstd", ("zstd", "snappy", "gzip", "lz4", "brotli", "none"))
         level = taken.take("compression_level", 1 if codec == "zstd" else None)
+        if level is not None and codec not in _WITH_LEVEL:
+            raise RecipeError(
+                f"{codec} has no compression_level", where="parquet writer", mend=f"Leave it out, or use {', '.join(_WITH_LEVEL)}."
+            )
         dictionary = taken.take("use_dictionary", "auto")
         if (
             dictionary != "auto"
@@ -63,12 +72,15 @@ class ParquetWriteOptions(NamedTuple):
             )
         if level is not None and (isinstance(level, bool) or not isinstance(level, int)):
             raise RecipeError(f"compression_level must be a whole number, not {level!r}", where="parquet writer")
+        statistics = taken.take("write_statistics", "auto")
+        if statistics != "auto" and not isinstance(statistics, bool):
+            raise RecipeError(f'write_statistics must be "auto", true or false, not {statistics!r}', where="parquet writer")
         made = cls(
             codec,
             level,
             taken.positive("row_group_bytes", 64 << 20),
             None if dictionary == "auto" else dictionary,
-            taken.flag("write_statistics", True),
+            None if statistics == "auto" else statistics,
         )
         taken.finish()
         return made
@@ -103,6 +115,8 @@ class ParquetPartWriter:
                 mend="Declare the output schema.",
             )
         self.rows += table.num_rows
+        if self._held and table.num_rows == 1 and table.nbytes > self._options.row_group_bytes:
+            self._flush()  # a huge row is not copied together with others
         for piece in _pieces(table, self._options.row_group_bytes):
             self._held.append(piece)
             self._held_bytes += piece.nbytes
@@ -119,16 +133,18 @@ class ParquetPartWriter:
 
     def _open(self, table: pa.Table | None) -> pq.ParquetWriter:
         options = self._options
-        dictionary = options.use_dictionary
-        if dictionary is None:
-            dictionary = repeating_columns(table) if table is not None else False
+        traits = leaf_traits(table) if table is not None else []
+        dictionary: bool | list[str] = (
+            [leaf.path for leaf in traits if leaf.repeats] if options.use_dictionary is None else options.use_dictionary
+        )
+        statistics: bool | list[str] = [leaf.path for leaf in traits if not leaf.long] if options.statistics is None else options.statistics
         return pq.ParquetWriter(
             sink_file(self._sink),
             self._schema if self._schema is not None else pa.schema([]),
             compression=None if options.compression == "none" else options.compression,
             compression_level=options.level,
             use_dictionary=dictionary or False,
-            write_statistics=options.statistics,
+            write_statistics=statistics or False,
         )
 
     def finish(self) -> None:
@@ -152,16 +168,26 @@ def _pieces(table: pa.Table, row_group_bytes: int) -> Iterator[pa.Table]:
 # ---------------------------------------------------------------- which columns get a dictionary
 
 
-def repeating_columns(table: pa.Table) -> list[str]:
-    """Leaf columns (by their Parquet path) whose first values repeat enough to be worth a dictionary."""
+class Leaf(NamedTuple):
+    """What the first values of a leaf column (by its Parquet path) say: they repeat, or they are long."""
+
+    path: str
+    repeats: bool
+    long: bool
+
+
+def leaf_traits(table: pa.Table) -> list[Leaf]:
+    """All leaf columns of the table."""
     head = table.slice(0, _LOOK_AT_ROWS)
-    found: list[str] = []
+    found: list[Leaf] = []
     for field in table.schema:
-        column = head.column(field.name)
-        array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-        if isinstance(array, pa.ChunkedArray):
-            array = array.chunk(0)
-        found.extend(path for path, values in _leaves(field.name, array) if _repeats(values))
+        # one chunk is enough: what is decided here is no matter of right and wrong
+        chunk = max(head.column(field.name).chunks, key=len, default=None)
+        for path, values in _leaves(field.name, pa.nulls(0, field.type) if chunk is None else chunk):
+            some = values.slice(0, _LOOK_AT_VALUES)
+            free = is_text(some.type) or is_bytes(some.type)
+            long = free and (len(some) < _ENOUGH or some.nbytes > _LONG_BYTES * len(some))
+            found.append(Leaf(path, not long and _repeats(some), long))
     return found
 
 
@@ -179,17 +205,14 @@ def _leaves(path: str, array: pa.Array) -> Iterator[tuple[str, pa.Array]]:
         yield path, array
 
 
-def _repeats(values: pa.Array) -> bool:
-    if pt.is_boolean(values.type) or pt.is_null(values.type):
+def _repeats(some: pa.Array) -> bool:
+    if pt.is_boolean(some.type) or pt.is_null(some.type):
         return False
-    if pt.is_dictionary(values.type):
+    if pt.is_dictionary(some.type):
         return True
-    some = values.slice(0, _LOOK_AT_VALUES)
-    if some.nbytes > _LONG_BYTES * len(some):
-        return False
     try:
         different = pc.count_distinct(some, mode="only_valid").as_py()
     except pa.ArrowException:  # a type without a hash
         return False
     filled = len(some) - some.null_count
-    return filled >= 64 and different <= filled * _REPEATING
+    return bool(filled >= _ENOUGH and different <= filled * _REPEATING)

@@ -61,7 +61,7 @@ def folder(number: int, what: str, block: int | None = None) -> str:
 
 def entry(number: int, what: str, item: int, epoch: int) -> str:
     """Key of a claim, failure, dead or revived record."""
-    return f"{folder(number, what, block_of(item))}{item:08d}/{epoch:05d}"
+    return f"{folder(number, what, block_of(item))}{item:08d}.{epoch:05d}"
 
 
 def commit(number: int, item: int) -> str:
@@ -96,11 +96,13 @@ def worker(worker_id: str) -> str:
 
 def parse_entry(key: str) -> ItemKey:
     """The item and epoch of a key made by :func:`entry` or :func:`commit`."""
-    head, _, last = key.rpartition("/")
-    parent = head.rpartition("/")[2]
-    if "-" in parent:  # commits/<block>/<item>
-        return ItemKey(int(last), None)
-    return ItemKey(int(parent), int(last))
+    item, dot, epoch = key.rpartition("/")[2].partition(".")
+    return ItemKey(int(item), int(epoch) if dot else None)
+
+
+def item_prefix(number: int, what: str, item: int) -> str:
+    """Prefix of all ``what`` of one item."""
+    return f"{folder(number, what, block_of(item))}{item:08d}."
 
 
 def part_name(item: int, part: int, run_tag: str, suffix: str) -> str:

@@ -484,7 +484,7 @@ class StageLedger:
         """The error to raise when the stage is stuck: names the dead items and the first one's last words."""
         dead = self.dead_items
         words = ""
-        for page in self.store.list(f"{keys.folder(self.number, 'dead', keys.block_of(dead[0]))}{dead[0]:08d}/") if dead else ():
+        for page in self.store.list(keys.item_prefix(self.number, "dead", dead[0])) if dead else ():
             for info in page.objects:
                 words = decode(DeadRecord, self.store.get(info.key), where=f"{self.store.url}/{info.key}").message
         named = ", ".join(map(str, dead[:5])) + (" …" if len(dead) > 5 else "")

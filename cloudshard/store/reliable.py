@@ -217,8 +217,7 @@ class ReliableStore:
         self._attempts("abort_upload", lambda: self.inner.abort_upload(upload))
 
     def list_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
-        self._count("list_uploads")
-        return self.inner.list_uploads(prefix)
+        return iter(self._attempts("list_uploads", lambda: list(self.inner.list_uploads(prefix))))
 
     def copy_part(self, upload: Upload, number: int, source_key: str, start: int, end: int) -> UploadPart:
         return self._attempts("copy_part", lambda: self.inner.copy_part(upload, number, source_key, start, end))

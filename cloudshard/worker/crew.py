@@ -136,8 +136,8 @@ class Crew:
         member = Member(name, born, single=single, beat_at=time.monotonic())
         self.members.append(member)
         born.sock.setblocking(False)
-        self._selector.register(born.sock, selectors.EVENT_READ, lambda _mask: self._child_speaks(member))
-        self._selector.register(born.output, selectors.EVENT_READ, lambda _mask: self._child_prints(member))
+        self._selector.register(born.sock, selectors.EVENT_READ, lambda _mask: self._if_here(member, self._child_speaks))
+        self._selector.register(born.output, selectors.EVENT_READ, lambda _mask: self._if_here(member, self._child_prints))
         self._zygote_speaks(0)  # an end that was told while we waited for the fork
         return member
 
@@ -241,6 +241,11 @@ class Crew:
         """What has happened since the last call, in order. Call it after the selector's callbacks have run."""
         events, self._events = self._events, []
         return iter(events)
+
+    def _if_here(self, member: Member, act: Callable[[Member], None]) -> None:
+        """Its end may have been dealt with since the selector saw something to read."""
+        if member in self.members:
+            act(member)
 
     def _child_speaks(self, member: Member) -> None:
         if member._unsent:

@@ -6,6 +6,9 @@ Rules that together leave no process behind, whatever is killed with SIGKILL and
 - The zygote watches its socket to the supervisor. End of file: it kills every child's group, then ends.
 - The kernel kills a child the moment its zygote is gone (Linux: PR_SET_PDEATHSIG; elsewhere a thread watches the socket).
 - The supervisor watches its socket to the zygote. End of file: it kills every child's group by itself.
+
+Not covered: supervisor and zygote killed within the same millisecond. The children die all the same, but programs that user code has
+started in the background are left to themselves then: nobody is left who knows of them.
 """
 
 from __future__ import annotations

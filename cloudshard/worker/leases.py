@@ -81,5 +81,5 @@ class Leases:
 def _why_lost(member: Member) -> str:
     call = member.born.pulse.call()
     if call is not None:
-        return f"one call of user code has taken {call[0]:.0f} s"
+        return f"no row has moved for {call[0]:.0f} s"
     return f"nothing has moved for {time.monotonic() - member.beat_at:.0f} s, or the store did not answer"

@@ -22,7 +22,8 @@ _STEP_BYTES = PAGE_BYTES - STEP_AT
 
 
 class Cell(IntEnum):
-    """Cells of the page. ``BEAT`` counts signs of life; ``CALL_SINCE`` is CLOCK_MONOTONIC in milliseconds, 0 outside user code."""
+    """Cells of the page. ``BEAT`` counts signs of life; ``CALL_SINCE`` is CLOCK_MONOTONIC in milliseconds, 0 outside user code;
+    ``MOVED_AT``, likewise, has a writer of its own (a thread of the child)."""
 
     BEAT = 0
     ROWS = 1
@@ -33,6 +34,7 @@ class Cell(IntEnum):
     POSITION = 6
     OBJECT_LENGTH = 7
     STEP_LENGTH = 8
+    MOVED_AT = 9
 
 
 class RowPlace(NamedTuple):
@@ -76,6 +78,7 @@ class Pulse:
     def begin(self, ticket: int) -> None:
         """Start an attempt: no row in hand yet."""
         self.cells[Cell.POSITION] = -1
+        self.cells[Cell.CALL_SINCE] = 0
         self.cells[Cell.TICKET] = ticket
         self.cells[Cell.BEAT] += 1
 
@@ -89,6 +92,14 @@ class Pulse:
         """User code has returned."""
         self.cells[Cell.CALL_SINCE] = 0
         self.cells[Cell.BEAT] += 1
+
+    def moved(self) -> None:
+        """The call in hand is getting somewhere: its time begins anew. May be called from another thread of the child."""
+        self.cells[Cell.MOVED_AT] = int(time.monotonic() * 1000)
+
+    def leave_row(self) -> None:
+        """No row is in hand."""
+        self.cells[Cell.POSITION] = -1
 
     def at_row(self, object: str, position: int, step: str = "") -> None:
         """Take a row in hand (careful mode). Names too long for the page are cut in the middle of nowhere but still compared cut."""
@@ -130,10 +141,11 @@ class Pulse:
         return self.cells[Cell.TICKET]
 
     def call(self) -> tuple[float, float] | None:
-        """(seconds in the present user call, seconds allowed or 0), or None outside user code."""
+        """(seconds in the present user call without a sign of life, seconds allowed or 0), or None outside user code."""
         since = self.cells[Cell.CALL_SINCE]
         if not since:
             return None
+        since = max(since, self.cells[Cell.MOVED_AT])
         return max(0.0, time.monotonic() - since / 1000), self.cells[Cell.CALL_ALLOWED] / 1000
 
     def row_in_hand(self) -> RowPlace | None:

@@ -7,14 +7,20 @@ import secrets
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cloudshard.errors import EXIT_DONE, RecipeError
 from cloudshard.ledger.records import CommitRecord, RunRecord, RunSettings, SealRecord, WorkItem
-from cloudshard.plan.logical import Pipeline
 from cloudshard.plan.values import StageSpec
 from cloudshard.store.port import Store
 from cloudshard.worker.events import Event
+
+if TYPE_CHECKING:
+    from cloudshard.plan.logical import Pipeline  # brings pyarrow, and with it threads unless the zygote imports it
+    from cloudshard.worker.supervisor import Options
+
+HANG_SECONDS = 600.0
+GRACE_SECONDS = 10.0
 
 #: Where runs go that name no place: next to the user, on the embedded store.
 LOCAL_RUNS = ".cloudshard"
@@ -49,16 +55,25 @@ def run_pipeline(
     memory_per_child: int | None = None,
     max_shards: int | None = None,
     poll_interval: float | None = None,
+    hang_seconds: float = HANG_SECONDS,
+    grace_seconds: float = GRACE_SECONDS,
     safe: bool = False,
     progress: Callable[[Event], None] | None = None,
     prepare_only: bool = False,
 ) -> RunResult:
     """Plan the run (or join or resume the one that is there) and work until it is complete.
 
+    ``processes``: children ("auto": usable cores); ``memory_per_child``: bytes (default: an equal share of the machine's or container's);
+    ``max_shards``: stop after so many attempts; ``poll_interval``: seconds between looks when nothing is free; ``hang_seconds``: patience
+    with one call of user code whose step declares no ``long_call_seconds``; ``grace_seconds``: how long running attempts may go on when
+    the worker is asked to stop (it is gone within 25 s in any case); ``safe``: refuse pickled functions; ``progress``: gets events.
+
     Raises RecipeError, PlanMismatch (another plan owns the prefix), RunFailed (dead items), ErrorBudgetExceeded, StoreError.
     """
+    from cloudshard.worker.supervisor import Options
     from cloudshard.worker.zygote import start_zygote
 
+    options = Options(max_shards, poll_interval, hang_seconds, grace_seconds)
     # forked before any thread or client exists; children are forked from it with its imports
     zygote = None if prepare_only else start_zygote(("cloudshard.worker.stage_executor",))
     try:
@@ -72,8 +87,7 @@ def run_pipeline(
             created=created,
             processes=processes,
             memory_per_child=memory_per_child,
-            max_shards=max_shards,
-            poll_interval=poll_interval,
+            options=options,
             progress=progress,
         )
     finally:
@@ -88,14 +102,18 @@ def work(
     memory_per_child: int | None = None,
     max_shards: int | None = None,
     poll_interval: float | None = None,
+    hang_seconds: float = HANG_SECONDS,
+    grace_seconds: float = GRACE_SECONDS,
     safe: bool = False,
     progress: Callable[[Event], None] | None = None,
 ) -> RunResult:
     """Work on a run that somebody has prepared. Only its URL is needed, and the packages that its functions import."""
     from cloudshard.ledger.election import load_run
     from cloudshard.store.registry import open_store
+    from cloudshard.worker.supervisor import Options
     from cloudshard.worker.zygote import start_zygote
 
+    options = Options(max_shards, poll_interval, hang_seconds, grace_seconds)
     zygote = start_zygote(("cloudshard.worker.stage_executor",))
     try:
         store = open_store(run_url)
@@ -108,8 +126,7 @@ def work(
             created=False,
             processes=processes,
             memory_per_child=memory_per_child,
-            max_shards=max_shards,
-            poll_interval=poll_interval,
+            options=options,
             progress=progress,
         )
     finally:
@@ -248,14 +265,13 @@ def _work(
     created: bool,
     processes: Processes,
     memory_per_child: int | None,
-    max_shards: int | None,
-    poll_interval: float | None,
+    options: Options,
     progress: Callable[[Event], None] | None,
 ) -> RunResult:
     from cloudshard.ledger.ledger import Ledger
     from cloudshard.store.options import registered_options
     from cloudshard.worker import resources
-    from cloudshard.worker.supervisor import Options, Supervisor
+    from cloudshard.worker.supervisor import Supervisor
 
     who = identity()
     ledger = Ledger(store, run, who, hooks())
@@ -269,7 +285,7 @@ def _work(
         ledger,
         zygote,
         resources.divide(count, memory_per_child),
-        Options(max_shards=max_shards, poll_interval=poll_interval, executor="cloudshard.worker.stage_executor:make_executor"),
+        options,
         lambda stage: output_of(stage) if stage.sink.url is not None else store,
         observer=progress or (lambda _event: None),
         store_options=secret_options,

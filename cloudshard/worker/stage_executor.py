@@ -1,8 +1,12 @@
-"""The executor of a child: the engine's driver, fed with assignments."""
+"""The executor of a child: the engine's driver, fed with assignments.
+
+All of an attempt counts as one long call that begins anew with every block: the flush at an item's end runs user code like the rest, and a
+GPU's last batch may take minutes. What is a call too long is the watch's affair (:mod:`cloudshard.worker.watch`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cloudshard.engine.attempt import AttemptContext, AttemptFailure, AttemptResult
 from cloudshard.engine.driver import Driver
@@ -10,6 +14,7 @@ from cloudshard.engine.output import StoreOutput
 from cloudshard.functions import load
 from cloudshard.store.registry import open_object, open_store
 from cloudshard.worker.execution import trouble_of
+from cloudshard.worker.liveness import Liveness
 from cloudshard.worker.messages import Assign, AttemptOutput, Failed, Finished, Setup
 from cloudshard.worker.pulse import Pulse
 
@@ -28,6 +33,8 @@ class StageExecutor:
         output_store = open_store(sink.url, sink.store_options) if sink.url is not None else run_store
         source_options = setup.stage.source.store_options
         self._setup = setup
+        self._pulse = pulse
+        self._allowed = max((step.long_call_seconds or 0.0 for step in setup.stage.steps), default=0.0)
         self._tickets: dict[str, int] = {}
         self._driver = Driver(
             setup.stage,
@@ -38,30 +45,41 @@ class StageExecutor:
             before_row=pulse.at_row if setup.careful else None,
             progress=pulse.beat,
             call_began=pulse.enter_call,
-            call_ended=pulse.leave_call,
+            call_ended=self._block_ended,
         )
+        self._liveness = Liveness(pulse)
+        self._liveness.start()
+
+    def _block_ended(self) -> None:
+        self._pulse.leave_row()  # a crash in the reader must not be laid at the door of the row before
+        self._pulse.enter_call(self._allowed)
+
+    def _as_call(self, work: Callable[[], None]) -> None:
+        self._pulse.enter_call(self._allowed)
+        try:
+            work()
+        finally:
+            self._pulse.leave_call()
 
     def run(self, assign: Assign) -> None:
         """See :class:`cloudshard.worker.execution.Executor`."""
         self._tickets[assign.nonce] = assign.ticket
         places = {(row.object, row.position): row.reason for row in assign.poison}
-        self._driver.run_item(
-            assign.work,
-            AttemptContext(
-                stage=self._setup.stage.index,
-                item=assign.work.index,
-                epoch=assign.epoch,
-                nonce=assign.nonce,
-                run_tag=self._setup.run_tag,
-                skip=frozenset(places),
-                careful=self._setup.careful,
-                skip_reasons=places,
-            ),
+        attempt = AttemptContext(
+            stage=self._setup.stage.index,
+            item=assign.work.index,
+            epoch=assign.epoch,
+            nonce=assign.nonce,
+            run_tag=self._setup.run_tag,
+            skip=frozenset(places),
+            careful=self._setup.careful,
+            skip_reasons={place: reason for place, reason in places.items() if reason},
         )
+        self._as_call(lambda: self._driver.run_item(assign.work, attempt))
 
     def drain(self) -> None:
         """See :class:`cloudshard.worker.execution.Executor`."""
-        self._driver.drain()
+        self._as_call(self._driver.drain)
 
     def take_results(self) -> Sequence[Finished | Failed]:
         """See :class:`cloudshard.worker.execution.Executor`."""
@@ -86,4 +104,5 @@ class StageExecutor:
 
     def close(self) -> None:
         """See :class:`cloudshard.worker.execution.Executor`."""
+        self._liveness.end()
         self._driver.close()

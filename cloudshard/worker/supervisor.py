@@ -51,7 +51,7 @@ from cloudshard.worker.watch import HANG_SECONDS, WATCH_SECONDS, Watch
 from cloudshard.worker.zygote import Zygote
 
 #: A stopped worker is gone soon after this, whatever happens: spot notices and Slurm give 30 s or more.
-EXIT_SECONDS = 18.0
+EXIT_SECONDS = 16.0
 _LEAVE_SECONDS = 10.0
 _LEAVE_SECONDS_PREEMPTED = 3.0
 #: How often to look again when nothing is free: a bucket's LIST costs money, a local folder's does not.
@@ -71,7 +71,7 @@ class Options:
     hang_seconds: float = HANG_SECONDS
     grace_seconds: float = 10.0
     max_poison_rows_per_item: int = MAX_POISON_ROWS
-    executor: str = "cloudshard.worker.execution:make_executor"
+    executor: str = "cloudshard.worker.stage_executor:make_executor"
 
 
 class Supervisor:
@@ -186,7 +186,9 @@ class Supervisor:
                 )
             return EXIT_PREEMPTED
         if self.error is not None:
-            return EXIT_INCOMPLETE if isinstance(self.error, (Transient, DiskFull)) else self.error.exit_code
+            if isinstance(self.error, (Transient, DiskFull)):
+                self.error.exit_code = EXIT_INCOMPLETE  # nothing is wrong with the run: another worker, or a better day, continues it
+            return self.error.exit_code
         return EXIT_DONE
 
     def _leave(self, code: int) -> None:

@@ -2,10 +2,10 @@
 
 Three clocks run for an attempt, and each end means something else:
 
-- *User code takes too long* (``hang_seconds`` in one call, or what the step declares as ``long_call_seconds``): the task hangs. Its
+- *No row moves* (for ``hang_seconds`` in one call of user code, or what a step declares as ``long_call_seconds``): the task hangs. Its
   process is killed and the row is looked for. Until then the lease is kept: a long call is no sign of death.
-- *Nothing moves outside user code* (a read that never ends): the lease is not renewed and runs out, as if the worker had died. That
-  is infrastructure and is charged to nobody.
+- *Nothing moves outside an attempt's calls* (a child that is frozen between them): the lease is not renewed and runs out, as if the
+  worker had died. That is infrastructure and is charged to nobody.
 - *The child holds more memory than its limit*: killed before the kernel picks a victim of its own choice.
 """
 
@@ -78,7 +78,7 @@ class Watch:
             seconds, declared = call
             allowed = declared or self.hang_seconds
             if seconds > allowed:
-                return Finding("hang", f"one call of user code has taken {seconds:.0f} s, {_patience(declared, allowed)}")
+                return Finding("hang", f"no row has moved for {seconds:.1f} s, {_patience(declared, allowed)}")
             return None
         if now - member.beat_at > self.hang_seconds:
             return Finding("hang", f"nothing has moved for {now - member.beat_at:.0f} s")

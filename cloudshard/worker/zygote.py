@@ -217,6 +217,9 @@ def load(modules: Sequence[str]) -> None:
             importlib.import_module(name)
         except Exception:  # noqa: BLE001, S112 - any import may raise anything; see above
             continue
+    pyarrow = sys.modules.get("pyarrow")
+    if pyarrow is not None:
+        pyarrow.array([0])  # the first conversion looks for pandas and imports it if it is there: once, instead of in each child
 
 
 # ---------------------------------------------------------------- inside the zygote

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -115,7 +116,7 @@ def read(
     pieces = list(fmt.split(store, info, url, target_bytes, options or {}))
     if cuts is not None:
         edges = [0, *sorted(cuts), info.size]
-        pieces = [InputRange(url, info.size, info.etag, low, high) for low, high in zip(edges, edges[1:], strict=False) if high > low]
+        pieces = [InputRange(url, info.size, info.etag, low, high) for low, high in pairwise(edges) if high > low]
     bad: list[Bad] = []
     counts: dict[str, int] = {}
     blocks: list[Block] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from typing import Any
 
@@ -16,7 +17,11 @@ from cloudshard.ledger.records import InputRange
 from tests.formats.helpers import RemoteStore, block_of, context_for, read, rows_of, stored, table_block, write
 
 TABLE = pa.table(
-    {"id": range(1000), "t": pa.array([f"text {at}" for at in range(1000)], pa.large_string()), "m": pa.array([{"k": [at]} for at in range(1000)])}
+    {
+        "id": range(1000),
+        "t": pa.array([f"text {at}" for at in range(1000)], pa.large_string()),
+        "m": pa.array([{"k": [at]} for at in range(1000)]),
+    }
 )
 
 
@@ -81,7 +86,9 @@ def test_columns() -> None:
         read("arrow", BODY, "a.arrow", options={"columns": ["z"]})
 
 
-@pytest.mark.parametrize("body", [b"ARROW1\0\0", BODY[:-1], BODY[:500], BODY[:-6] + b"ARROW2", b"junk junk junk junk", packed(stream=True)[:2000]])
+@pytest.mark.parametrize(
+    "body", [b"ARROW1\0\0", BODY[:-1], BODY[:500], BODY[:-6] + b"ARROW2", b"junk junk junk junk", packed(stream=True)[:2000]]
+)
 def test_damaged(body: bytes) -> None:
     with pytest.raises(InputError, match=r"memory://t/a\.arrow"):
         read("arrow", body, "a.arrow")
@@ -92,10 +99,8 @@ def test_damaged(body: bytes) -> None:
 def test_a_damaged_byte_is_an_error_or_a_value_but_never_a_crash(at: int, value: int) -> None:
     body = bytearray(BODY)
     body[at] = value
-    try:
+    with contextlib.suppress(InputError):  # a value that is damaged but valid is no error: the format has no checksums
         read("arrow", bytes(body), "a.arrow")
-    except (InputError, UnicodeDecodeError):
-        pass  # values are not checksummed by the format; text that is damaged shows when it is used
 
 
 def test_declared_schema() -> None:

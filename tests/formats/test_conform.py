@@ -121,7 +121,9 @@ def test_never_null_columns() -> None:
 def test_reports_each_row_once_and_keeps_the_others() -> None:
     rows: list[Row] = [{"a": "x", "b": "y"}, {"a": 1, "b": 2}, {"a": 1, "b": "z"}]
     found: list[tuple[int, str]] = []
-    block = Conformer(pa.schema([("a", pa.int64()), ("b", pa.int64())])).conform(block_of(rows), lambda at, column, why: found.append((at, column)))
+    block = Conformer(pa.schema([("a", pa.int64()), ("b", pa.int64())])).conform(
+        block_of(rows), lambda at, column, why: found.append((at, column))
+    )
     assert block.table.to_pylist() == [{"a": 1, "b": 2}]
     assert found == [(0, "a"), (2, "b")]
 
@@ -207,7 +209,9 @@ def test_nested_tables() -> None:
 def test_slices_and_chunks_keep_their_rows() -> None:
     column = pa.chunked_array([pa.array([9, 1, 300], pa.int64()).slice(1), pa.array([{"x": 1}]).field(0), pa.array([400], pa.int64())])
     reasons: list[int] = []
-    made = Conformer(pa.schema([("v", pa.int8())])).conform(table_block(pa.table({"v": column})), lambda at, column, why: reasons.append(at))
+    made = Conformer(pa.schema([("v", pa.int8())])).conform(
+        table_block(pa.table({"v": column})), lambda at, column, why: reasons.append(at)
+    )
     assert made.table.column("v").to_pylist() == [1, 1]
     assert reasons == [1, 3]
     assert made.positions == [0, 2]

@@ -134,7 +134,7 @@ def test_headers() -> None:
     assert csv(SIMPLE, columns=["score", "id"]).rows[0] == {"score": 0.5, "id": 1}
     with pytest.raises(InputError, match="two columns have the name 'a'"):
         csv(b"a,a\n1,2\n")
-    with pytest.raises(InputError, match="no column 'z'.*id, name, score"):
+    with pytest.raises(InputError, match=r"no column 'z'.*id, name, score"):
         csv(SIMPLE, columns=["z"])
     with pytest.raises(InputError, match="column_names has 1 names, the file has 2"):
         csv(b"1,2\n", header=False, column_names=["n"])
@@ -222,7 +222,9 @@ def test_writing_rows_and_nothing() -> None:
         write("csv", [block_of([{"a": 1}]), block_of([{"b": 1}])])
 
 
-@pytest.mark.parametrize("options", [{"delimiter": ""}, {"delimiter": "ab"}, {"encoding": "utf-16"}, {"encoding": "klingon"}, {"header": "no"}, {"types": 5}])
+@pytest.mark.parametrize(
+    "options", [{"delimiter": ""}, {"delimiter": "ab"}, {"encoding": "utf-16"}, {"encoding": "klingon"}, {"header": "no"}, {"types": 5}]
+)
 def test_wrong_options(options: dict[str, Any]) -> None:
     with pytest.raises(RecipeError):
         csv(SIMPLE, **options)

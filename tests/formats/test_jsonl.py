@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 from collections.abc import Callable
+from itertools import pairwise
 
 import orjson
 import pyarrow as pa
@@ -88,7 +89,7 @@ def test_split_covers_the_file() -> None:
     assert len(pieces) == 8
     assert pieces[0].start == 0
     assert pieces[-1].end == len(body)
-    assert all(one.end == two.start for one, two in zip(pieces, pieces[1:], strict=False))
+    assert all(one.end == two.start for one, two in pairwise(pieces))
     assert len(read("jsonl", body, target_bytes=100_000).rows) == 100_000
 
 
@@ -121,7 +122,7 @@ class TestCompressed:
     def test_truncated_is_an_error_that_names_the_object(self, codec: str, suffix: str) -> None:
         pack = _packed(codec)
         for body in (pack(LINES)[:-3], pack(LINES) + pack(LINES)[:20], LINES):
-            with pytest.raises(InputError, match="truncated or damaged.*a.jsonl"):
+            with pytest.raises(InputError, match=r"truncated or damaged.*a.jsonl"):
                 read("jsonl", body, "a.jsonl" + suffix)
 
     def test_named_by_option(self, codec: str, suffix: str) -> None:

@@ -13,7 +13,9 @@ from cloudshard.formats.lines import line_batches
 CONTENT = st.lists(st.sampled_from([b"\n", b"\r\n", b"a", b"bb", b"{}", b"\n\n", b"x" * 9, b"\xff"]), max_size=40).map(b"".join)
 
 
-def cut(body: bytes, start: int, end: int | None, *, chunk: int, limit: int = 1 << 30) -> tuple[list[tuple[int, bytes]], list[tuple[int, int]]]:
+def cut(
+    body: bytes, start: int, end: int | None, *, chunk: int, limit: int = 1 << 30
+) -> tuple[list[tuple[int, bytes]], list[tuple[int, int]]]:
     """([(offset, line)], [(offset, size) of long lines])."""
     first = max(0, start - 1)
     chunks = iter([body[at : at + chunk] for at in range(first, len(body), chunk)])

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloudshard.errors import InputChanged, InputError, RecipeError, RowError
-from cloudshard.formats.parquet_write import repeating_columns
+from cloudshard.formats.parquet_write import leaf_traits
 from cloudshard.formats.registry import get_format
 from cloudshard.ledger.records import InputRange
 from cloudshard.store.registry import open_object
@@ -79,7 +79,7 @@ def test_columns_and_order() -> None:
 
 
 def test_an_unknown_column_names_the_file_and_what_it_has() -> None:
-    with pytest.raises(InputError, match="no column 'nope'.*a.parquet.*id, text, lang, meta"):
+    with pytest.raises(InputError, match=r"no column 'nope'.*a.parquet.*id, text, lang, meta"):
         read("parquet", BODY, "a.parquet", options={"columns": ["nope"]})
     with pytest.raises(InputError, match="the filter names column 'nope'"):
         read("parquet", BODY, "a.parquet", options={"filter": [["nope", "=", 1]]})
@@ -202,7 +202,7 @@ def test_text_that_is_not_utf8_costs_its_row() -> None:
 
 
 def test_types_that_do_not_go_together_name_the_file() -> None:
-    with pytest.raises(InputError, match="column 'lang' is string, the schema says int64.*a.parquet"):
+    with pytest.raises(InputError, match=r"column 'lang' is string, the schema says int64.*a.parquet"):
         read("parquet", BODY, "a.parquet", schema=pa.schema([("lang", pa.int64())]))
 
 
@@ -258,6 +258,20 @@ def test_default_encoding() -> None:
     assert with_dictionary == {"lang", "meta.tags.list.element"}
 
 
+def test_long_text_has_neither_dictionary_nor_statistics() -> None:
+    table = pa.table({"id": range(500), "text": ["same long text " * 50] * 500, "m": [{"lang": "en"}] * 500})
+    for options, expected in (
+        ({}, {"id", "m.lang"}),
+        ({"write_statistics": True}, {"id", "m.lang", "text"}),
+        ({"write_statistics": False}, set()),
+    ):
+        body, _ = write("parquet", [table_block(table)], table.schema, options)
+        group = pq.read_metadata(io.BytesIO(body)).row_group(0)
+        columns = [group.column(at) for at in range(group.num_columns)]
+        assert {column.path_in_schema for column in columns if column.is_stats_set} == expected
+        assert [column.path_in_schema for column in columns if "RLE_DICTIONARY" in column.encodings] == ["m.lang"]
+
+
 @pytest.mark.parametrize(
     ("options", "dictionaries"),
     [({"use_dictionary": True}, 5), ({"use_dictionary": False}, 0), ({"use_dictionary": ["text"]}, 1), ({"use_dictionary": []}, 0)],
@@ -279,7 +293,11 @@ def test_repeating_columns_of_odd_types() -> None:
             "unique": range(100),
         }
     )
-    assert repeating_columns(table) == ["map.key_value.key", "map.key_value.value", "vectors.list.element"]
+    assert [leaf.path for leaf in leaf_traits(table) if leaf.repeats] == [
+        "map.key_value.key",
+        "map.key_value.value",
+        "vectors.list.element",
+    ]
     body, _ = write("parquet", [table_block(table)], table.schema)
     assert read("parquet", body, "a.parquet").rows == table.to_pylist()
 
@@ -296,7 +314,15 @@ def test_rows_without_a_schema() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"compression": "zip"}, {"compression_level": "high"}, {"row_group_bytes": 0}, {"use_dictionary": "yes"}, {"row_group_size": 5}],
+    [
+        {"compression": "zip"},
+        {"compression_level": "high"},
+        {"row_group_bytes": 0},
+        {"use_dictionary": "yes"},
+        {"write_statistics": "some"},
+        {"compression": "snappy", "compression_level": 1},
+        {"row_group_size": 5},
+    ],
 )
 def test_wrong_writer_options(options: dict[str, Any]) -> None:
     with pytest.raises(RecipeError):

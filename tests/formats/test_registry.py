@@ -44,7 +44,7 @@ def test_by_suffix(url: str, name: str) -> None:
 
 
 def test_unknown_names_and_suffixes_list_the_known_ones() -> None:
-    with pytest.raises(RecipeError, match="unknown format 'orc'.*arrow, csv, files, jsonl, parquet.*cloudshard.formats"):
+    with pytest.raises(RecipeError, match=r"unknown format 'orc'.*arrow, csv, files, jsonl, parquet.*cloudshard.formats"):
         get_format("orc")
     with pytest.raises(RecipeError, match=r"cannot be told from the name \(s3://b/data\).*\.jsonl, \.ndjson.*\.gz"):
         format_name_for("s3://b/data")
@@ -71,6 +71,8 @@ class Outside:
 
 
 def test_looking_up_a_suffix_imports_no_reader() -> None:
-    code = "import sys; from cloudshard.formats.registry import format_name_for as f; f('a.parquet'); print('pyarrow.parquet' in sys.modules)"
+    code = (
+        "import sys; from cloudshard.formats.registry import format_name_for as f; f('a.parquet'); print('pyarrow.parquet' in sys.modules)"
+    )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "False"

@@ -35,7 +35,9 @@ def test_columns_in_order_of_first_appearance() -> None:
 
 
 def test_a_column_that_a_file_lacks_is_nullable() -> None:
-    schema = unify([("1", pa.schema([pa.field("a", pa.int8(), nullable=False)])), ("2", pa.schema([pa.field("b", pa.int8(), nullable=False)]))])
+    schema = unify(
+        [("1", pa.schema([pa.field("a", pa.int8(), nullable=False)])), ("2", pa.schema([pa.field("b", pa.int8(), nullable=False)]))]
+    )
     assert all(field.nullable for field in schema)
 
 
@@ -57,5 +59,5 @@ def test_the_conflict_names_the_file_that_really_differs() -> None:
 
 def test_double_columns_are_refused() -> None:
     double = pa.schema([("a", pa.int8()), ("a", pa.int8())])
-    with pytest.raises(SchemaError, match="two columns have the name 'a'.*s3://b/1"):
+    with pytest.raises(SchemaError, match=r"two columns have the name 'a'.*s3://b/1"):
         unify([("s3://b/1", double)])

@@ -15,7 +15,8 @@ SCALARS = [
     pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary(4),
     pa.dictionary(pa.int32(), pa.string()), pa.dictionary(pa.int8(), pa.large_string()), pa.dictionary(pa.int8(), pa.int64()),
     pa.date32(), pa.date64(), pa.timestamp("s"), pa.timestamp("ns"), pa.timestamp("us", "UTC"), pa.timestamp("ms", "Asia/Shanghai"),
-    pa.timestamp("s", "Europe/Berlin"), pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns"), pa.duration("s"), pa.duration("ns"),
+    pa.timestamp("s", "Europe/Berlin"), pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns"),
+    pa.duration("s"), pa.duration("ns"),
 ]  # fmt: skip
 
 TYPES = st.recursive(

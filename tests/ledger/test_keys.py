@@ -17,7 +17,7 @@ def test_entries_can_be_parsed(stage: int, item: int, epoch: int, what: str) -> 
 
 def test_golden_names() -> None:
     # The layout is a contract between versions of cloudshard: a change here orphans every run that is under way.
-    assert keys.entry(0, "claims", 5, 1) == "stages/00/claims/bb55-00000/00000005/00001"
+    assert keys.entry(0, "claims", 5, 1) == "stages/00/claims/bb55-00000/00000005.00001"
     assert keys.commit(1, 300) == f"stages/01/commits/{keys.block_name(1)}/00000300"
     assert keys.block_summary(0, 0) == "stages/00/blocks/bb55-00000.jsonl"
     assert keys.part_name(12, 0, "ab12cd34", ".parquet") == "part-000012-000-ab12cd34.parquet"

@@ -191,7 +191,7 @@ class BuiltRun:
         return record
 
     def _epochs(self, stage: int, item: int) -> set[int | None]:
-        prefix = f"{keys.folder(stage, 'claims', keys.block_of(item))}{item:08d}/"
+        prefix = keys.item_prefix(stage, "claims", item)
         return {keys.parse_entry(info.key).epoch for page in self.store.list(prefix) for info in page.objects}
 
     def fail(self, item: int, *, stage: int = 0, epoch: int = 1, message: str = "bad value 17", worker: str = "w1") -> None:

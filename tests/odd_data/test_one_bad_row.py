@@ -61,7 +61,7 @@ def test_strict_names_object_offset_and_reason(name: str) -> None:
 @pytest.mark.parametrize("ending", [b"\n", b"\r\n"])
 @pytest.mark.parametrize("name", BAD_LINES)
 def test_lenient_loses_only_that_row(name: str, ending: bytes) -> None:
-    line, reason = BAD_LINES[name]
+    line, _ = BAD_LINES[name]
     found = read("jsonl", GOOD + line + ending + AFTER, lenient=True)
     assert [row["id"] for row in found.rows] == [1, 3]
     assert found.positions == [0, len(GOOD) + len(line) + len(ending)]

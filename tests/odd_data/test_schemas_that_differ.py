@@ -62,9 +62,7 @@ def test_int_in_one_file_float_in_another() -> None:
 
 def test_an_int_that_float_would_round_is_refused_not_rounded() -> None:
     found: list[tuple[int, str, str]] = []
-    block = Conformer(pa.schema([("x", pa.float64())])).conform(
-        block_of([{"x": 1}, {"x": 2**53 + 1}]), lambda *what: found.append(what)
-    )
+    block = Conformer(pa.schema([("x", pa.float64())])).conform(block_of([{"x": 1}, {"x": 2**53 + 1}]), lambda *what: found.append(what))
     assert block.table.to_pylist() == [{"x": 1.0}]
     assert found == [(1, "x", "9007199254740993 (int) cannot be held exactly by double")]
 
@@ -183,7 +181,9 @@ NAIVE, AWARE = dt.datetime(2024, 1, 2, 3), dt.datetime(2024, 1, 2, 3, tzinfo=dt.
 
 
 def test_timestamps_with_and_without_zone() -> None:
-    with pytest.raises(SchemaError, match=r"column 't' is timestamp\[us\] in .*0\.jsonl and timestamp\[us, tz=UTC\] in .*1\.jsonl .*time zone"):
+    with pytest.raises(
+        SchemaError, match=r"column 't' is timestamp\[us\] in .*0\.jsonl and timestamp\[us, tz=UTC\] in .*1\.jsonl .*time zone"
+    ):
         decide([{"t": NAIVE}], [{"t": AWARE}])
     with pytest.raises(SchemaError, match="column 't' holds both"):
         infer([{"t": NAIVE}, {"t": AWARE}])
@@ -252,7 +252,7 @@ class TestStringColumnsBeyond2GiB:
         assert [what[:2] for what in found] == [(7, "m.s")]
 
     def test_one_row_that_is_too_large_says_what_to_declare(self) -> None:
-        with pytest.raises(SchemaError, match="more than 2 GiB.*memory://t/x, row 0.*large_string"):
+        with pytest.raises(SchemaError, match=r"more than 2 GiB.*memory://t/x, row 0.*large_string"):
             Conformer(pa.schema([("m", pa.struct([("s", pa.string())]))])).conform(block_of([{"m": {"s": "y" * 101}}]), _refuse)
 
 

@@ -156,7 +156,7 @@ class Run:
         elif verb == "create" and "/claims/" in key:
             self._check_takeover(key)
         elif verb == "create" and "/dead/" in key:
-            failures = self._keys(key.rpartition("/")[0].replace("/dead/", "/failures/") + "/")
+            failures = self._keys(key.rpartition(".")[0].replace("/dead/", "/failures/") + ".")
             if len(failures) <= self.scenario.max_retries:
                 raise Violation(f"7: {key} was declared dead after {len(failures)} failures")
         elif verb == "create" and "/failures/" in key:
@@ -183,7 +183,7 @@ class Run:
 
     def _check_takeover(self, key: str) -> None:
         entry = keys.parse_entry(key)
-        before = f"{key.rpartition('/')[0]}/{(entry.epoch or 0) - 1:05d}"
+        before = f"{key.rpartition('.')[0]}.{(entry.epoch or 0) - 1:05d}"
         if (
             entry.epoch == 1
             or before in self.released
@@ -196,8 +196,7 @@ class Run:
 
     def _check_failure(self, record: FailureRecord) -> None:
         if record.kind == "takeovers":
-            folder = keys.folder(record.stage, "claims", keys.block_of(record.item))
-            claims = self._keys(f"{RUN_PREFIX}{folder}{record.item:08d}/")
+            claims = self._keys(RUN_PREFIX + keys.item_prefix(record.stage, "claims", record.item))
             vanished = [k for k in claims if k not in self.released]
             if len(vanished) <= self.scenario.max_takeovers:
                 raise Violation(f"7: item {record.item} was charged for {len(vanished)} takeovers")
@@ -442,7 +441,7 @@ class Run:
         """With very many random failures an item may die rightly: every death must be covered by counted failures."""
         dead = self._keys(f"{RUN_PREFIX}stages/00/dead/") + self._keys(f"{RUN_PREFIX}stages/01/dead/")
         for key in dead:
-            failures = self._keys(key.rpartition("/")[0].replace("/dead/", "/failures/") + "/")
+            failures = self._keys(key.rpartition(".")[0].replace("/dead/", "/failures/") + ".")
             if len(failures) <= self.scenario.max_retries:
                 raise Violation(f"7: {key} is dead after {len(failures)} failures")
         return bool(dead)

@@ -9,17 +9,16 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from cloudshard_backends.stores.file import open_file_store
+from cloudshard_backends.stores.s3 import S3Store, open_s3_store
 
 from cloudshard.errors import AlreadyExists, NotFound, PreconditionFailed, Unsupported, UploadGone
 from cloudshard.store.memory import MemoryStore
 from cloudshard.store.port import ObjectInfo, Store, Upload
 from cloudshard.store.prefixed import PrefixedStore
-from cloudshard_backends.stores.file import open_file_store
-from cloudshard_backends.stores.s3 import S3Store, open_s3_store
 from tests.store.buckets import KINDS, WRAPPERS, Bucket
 
 ODD_KEYS = [
@@ -312,22 +311,16 @@ def test_deleted_folders_are_gone_from_the_listing(store: Store) -> None:
 
 
 def test_pages_of_a_thousand(bucket: Bucket) -> None:
-    raw, total = bucket.make(), 2500 if not bucket.is_s3 else 1001
-    keys = [f"k/{number % 7}/{number:05d}" for number in range(total)]
-    if bucket.is_s3:
-        if bucket.kind != "s3" or bucket.wrapper != "bare":
-            return  # a thousand requests once are enough
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(lambda key: raw.put(key, b""), keys))
-    else:
-        for key in keys:
-            raw.put(key, b"")
+    raw = bucket.make()
+    keys = [f"k/{number % 7}/{number:05d}" for number in range(2500 if not bucket.is_s3 else 30)]  # S3: see test_s3
+    for key in keys:
+        raw.put(key, b"")
     pages = list(bucket.store.list("k/"))
     assert [info.key for page in pages for info in page.objects] == sorted(keys)
     assert all(len(page.objects) <= 1000 for page in pages)
-    assert len(pages) == -(-total // 1000)
-    half = sorted(keys)[total // 2]
-    assert keys_of(bucket.store, "k/", start_after=half) == sorted(keys)[total // 2 + 1 :]
+    assert len(pages) == -(-len(keys) // 1000)
+    half = sorted(keys)[len(keys) // 2]
+    assert keys_of(bucket.store, "k/", start_after=half) == sorted(keys)[len(keys) // 2 + 1 :]
 
 
 def test_list_sees_what_another_client_wrote_a_moment_ago(bucket: Bucket) -> None:
@@ -350,7 +343,7 @@ def test_of_sixteen_threads_that_create_one_key_one_wins(bucket: Bucket) -> None
             barrier.wait()
             try:
                 stores[number].create(key, b"by %d" % number)
-                results.append(number)  # noqa: B023
+                results.append(number)
             except AlreadyExists:
                 pass
 
@@ -504,9 +497,10 @@ def test_time_is_near_and_never_goes_back(store: Store) -> None:
 
 def test_rewriting_moves_last_modified(bucket: Bucket) -> None:
     first = bucket.store.put("k", b"same")
-    time.sleep(1.05 if bucket.is_s3 else 0.02)
+    waits = bucket.kind == "s3" and bucket.wrapper == "bare"  # once: its clock has a resolution of 1 s
+    time.sleep(1.05 if waits else 0.02)
     second = bucket.store.put("k", b"same")
-    assert second.last_modified > first.last_modified
+    assert second.last_modified > first.last_modified or (bucket.is_s3 and not waits)
     assert bucket.store.head("k").last_modified >= second.last_modified - (1.0 if bucket.is_s3 else 0.0)
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cloudshard_backends.stores import file_bytes
+from cloudshard_backends.stores.file import FileStore, open_file_store
 
 from cloudshard.errors import (
     AlreadyExists,
@@ -24,8 +26,6 @@ from cloudshard.errors import (
     UploadGone,
 )
 from cloudshard.store.port import Upload, UploadPart
-from cloudshard_backends.stores import file_bytes
-from cloudshard_backends.stores.file import FileStore, open_file_store
 
 
 @pytest.fixture
@@ -139,6 +139,15 @@ def test_nothing_is_left_over(root: Path, metadata: str) -> None:
     assert len([name for name in names(root) if ".cloudshard-meta/" in name]) == (metadata == "sidecar")
     store.delete(["a/k", "a/u"])
     assert names(root) == []
+
+
+def test_finishing_over_an_object_takes_its_metadata_away(root: Path) -> None:
+    store = open_file_store(f"file://{root}", {"metadata": "sidecar"})
+    store.put("k", b"x", metadata={"a": "b"})
+    upload = store.begin_upload("k", part_size=10)
+    store.finish_upload(upload, [store.upload_part(upload, 1, b"y")])
+    assert [info.key for page in store.list() for info in page.objects] == ["k"]
+    assert names(root) == ["k"]  # listing has tidied the empty folder of uploads away
 
 
 def test_where_nameless_files_are_unknown_named_ones_do(store: FileStore, root: Path) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from cloudshard_backends.stores.generic import open_fsspec_store
 
 from cloudshard.errors import NotFound, PreconditionFailed, RecipeError, Unsupported
 from cloudshard.store.port import Store, Upload
-from cloudshard_backends.stores.generic import open_fsspec_store
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_over_http(tmp_path: Path) -> None:
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(tmp_path)))
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
         store = open_fsspec_store(f"http://user:hush@127.0.0.1:{server.server_port}")

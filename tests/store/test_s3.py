@@ -7,9 +7,14 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from cloudshard_backends.stores import s3_bulk, s3_errors, s3_listing
+from cloudshard_backends.stores.s3 import S3Store, _Reader, open_s3_store
+from cloudshard_backends.stores.s3_options import parse
 
 from cloudshard.errors import (
     CloudshardError,
@@ -26,9 +31,6 @@ from cloudshard.errors import (
     UploadGone,
 )
 from cloudshard.store.registry import open_store
-from cloudshard_backends.stores import s3_bulk, s3_errors, s3_listing
-from cloudshard_backends.stores.s3 import S3Store, _Reader, open_s3_store
-from cloudshard_backends.stores.s3_options import parse
 
 # ---------------------------------------------------------------- options
 
@@ -260,7 +262,7 @@ def scripted() -> Iterator[type[_Script]]:
     handler = type("Script", (_Script,), {"answers": [], "seen": []})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     handler.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield handler
     server.shutdown()
@@ -464,6 +466,34 @@ def test_listings_are_read_whole_or_not_at_all() -> None:
     assert (found.prefixes, found.next_token) == (["p/"], "t")
     with pytest.raises(Unavailable, match="not whole"):
         s3_listing.parse(body[:-30])
+
+
+def test_a_listing_goes_on_from_page_to_page(scripted: type[_Script]) -> None:
+    page = (
+        b"<ListBucketResult><Contents><Key>%s</Key><LastModified>2026-11-29T15:29:41Z</LastModified><Size>1</Size></Contents>"
+        b"%s</ListBucketResult>"
+    )
+    more = b"<IsTruncated>true</IsTruncated><NextContinuationToken>tok en/1</NextContinuationToken>"
+    scripted.answers += [(200, {}, page % (b"a", more)), (200, {}, page % (b"b", b"<IsTruncated>false</IsTruncated>"))]
+    pages = against(scripted).list("p/", start_after="p/0", delimiter="/")
+    assert [info.key for info in next(pages).objects] == ["a"]
+    assert len(scripted.seen) == 1  # a page is asked for when it is wanted
+    assert [[info.key for info in page.objects] for page in pages] == [["b"]]
+    first, second = (parse_qs(urlsplit(path).query) for _, path, _ in scripted.seen)
+    assert (first["prefix"], first["start-after"], first["delimiter"]) == (["p/"], ["p/0"], ["/"])
+    assert second["continuation-token"] == ["tok en/1"]
+
+
+@pytest.mark.slow
+def test_more_than_a_thousand_keys(s3_url: str) -> None:
+    store = open_s3_store(s3_url)
+    keys = sorted(f"k/{number % 7}/{number:05d}" for number in range(2001))
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda key: store.put(key, b""), keys))
+    pages = list(store.list("k/"))
+    assert [len(page.objects) for page in pages] == [1000, 1000, 1]
+    assert [info.key for page in pages for info in page.objects] == keys
+    assert [info.key for page in store.list("k/", start_after=keys[990]) for info in page.objects] == keys[991:]
 
 
 def test_listing_tells_the_servers_time(s3_url: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import subprocess
 import sys
 import time
 from typing import Any
@@ -26,6 +27,8 @@ def make(setup: Setup, pulse: Pulse) -> FakeExecutor:
         os.kill(os.getpid(), 11)
     if params.get("setup_seconds"):
         time.sleep(params["setup_seconds"])
+    if params.get("start_program"):
+        subprocess.Popen(["sleep", "1000"])
     return FakeExecutor(setup, pulse, params)
 
 

@@ -98,5 +98,3 @@ class Run:
 
     def notes(self) -> str:
         return "\n".join(event.text for event in self.events if isinstance(event, Note))
-
-

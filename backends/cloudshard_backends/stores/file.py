@@ -34,11 +34,10 @@ from cloudshard.errors import AlreadyExists, IntegrityError, NotFound, Precondit
 from cloudshard.store.port import ListPage, ObjectInfo, PendingUpload, Upload, UploadPart
 from cloudshard_backends.stores.file_bytes import copy_range, read_all, remove_if_empty, sync_folder, write_all
 from cloudshard_backends.stores.file_errors import translate
-from cloudshard_backends.stores.file_walk import RESERVED, etag_of, pages
+from cloudshard_backends.stores.file_walk import RESERVED, UPLOADS, etag_of, pages
 
 T = TypeVar("T")
 
-_UPLOADS = RESERVED + "uploads"
 _META = RESERVED + "meta"
 _TMP = RESERVED + "tmp-"
 _XATTR = "user.cloudshard"
@@ -342,7 +341,7 @@ class FileStore:
         folder, _, name = self._path(key).rpartition("/")
         if not _UPLOAD_ID.fullmatch(upload_id):
             raise UploadGone("no such upload", where=f"{self.url}/{key}")
-        return f"{folder}/{_UPLOADS}/{upload_id}-{name}"
+        return f"{folder}/{UPLOADS}/{upload_id}-{name}"
 
     def begin_upload(self, key: str, *, part_size: int) -> Upload:
         upload = Upload(key, os.urandom(16).hex(), part_size)
@@ -430,7 +429,7 @@ class FileStore:
             raise translate(error, target) from error
         if before is not None:
             self._drop_sidecar(os.path.dirname(target), before)
-        remove_if_empty(os.path.dirname(path))
+        # the folder of uploads stays for the next one; listing tidies an empty one away
         return self._written(upload.key, os.path.dirname(target), info, None)
 
     def abort_upload(self, upload: Upload) -> None:
@@ -448,9 +447,9 @@ class FileStore:
         found = []
         start = os.path.join(self._root, prefix[: prefix.rfind("/") + 1])
         for folder, names, _ in os.walk(start):
-            if _UPLOADS in names:
+            if UPLOADS in names:
                 base = os.path.join(folder, "")[len(self._root) :]
-                with os.scandir(os.path.join(folder, _UPLOADS)) as entries:
+                with os.scandir(os.path.join(folder, UPLOADS)) as entries:
                     for entry in entries:
                         upload_id, _, name = entry.name.partition("-")
                         if (base + name).startswith(prefix):

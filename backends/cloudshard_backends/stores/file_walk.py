@@ -13,9 +13,13 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from cloudshard.store.port import ListPage, ObjectInfo
+from cloudshard_backends.stores.file_bytes import remove_if_empty
 
 #: Names that begin so are cloudshard's own business (pending uploads, temporary files, metadata): no key may use them.
 RESERVED = ".cloudshard-"
+
+#: Folder of the pending uploads of the files beside it.
+UPLOADS = RESERVED + "uploads"
 
 #: Keys per page, as on S3.
 PAGE = 1000
@@ -113,6 +117,8 @@ def _sorted_entries(path: str, failed: Callable[[OSError, str], Exception]) -> l
             for entry in entries:
                 name = entry.name
                 if name.startswith(RESERVED):
+                    if name == UPLOADS:
+                        remove_if_empty(entry.path)  # finished uploads leave it behind: the next one needs it again
                     continue
                 try:
                     if entry.is_dir():

@@ -19,7 +19,7 @@ from cloudshard_backends.stores.s3_options import S3Options
 
 #: Empty, "." and ".." segments, and what obstore's paths encode or refuse.
 _NOT_A_PATH = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f]")
-_REDIRECT = re.compile(r"status code: (?:301|307|308)|PermanentRedirect|AuthorizationHeaderMalformed")
+_REDIRECT = re.compile(r"status code: (?:301|307|308)|redirect without LOCATION|PermanentRedirect|AuthorizationHeaderMalformed")
 _UNSATISFIABLE = re.compile(r"status code: 416")
 
 #: botocore gives no credentials with less than ten minutes to live.
