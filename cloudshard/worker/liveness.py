@@ -16,9 +16,12 @@ from types import FrameType
 from cloudshard.worker.pulse import Pulse
 
 LOOK_EVERY_SECONDS = 1.0
-#: Calls shorter than this are never looked into.
-LOOK_AFTER_SECONDS = 2.0
 ENGINE = "cloudshard.engine."
+
+
+def look_every(patience_seconds: float) -> float:
+    """How often to look, so that several looks fit into the time that a call is allowed."""
+    return min(LOOK_EVERY_SECONDS, patience_seconds / 5)
 
 
 class Liveness(threading.Thread):
@@ -34,10 +37,10 @@ class Liveness(threading.Thread):
 
     def run(self) -> None:
         """Look until :meth:`end`."""
-        seen: object = None
+        seen: object = None  # blocks that take less than one round are never looked into
         while not self._ended.wait(self._every):
             call = self._pulse.call()
-            if call is None or call[0] < min(LOOK_AFTER_SECONDS, 2 * self._every):
+            if call is None or call[0] < self._every:
                 continue
             now = signature(sys._current_frames().get(self._watched), self._package)
             if seen is not None and now != seen:

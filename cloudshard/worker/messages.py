@@ -25,7 +25,7 @@ class Setup(msgspec.Struct, tag=True, kw_only=True):
 
     ``options``: pickled ``{url prefix: store options}``, secret ones too: they travel over this private socket only.
     ``executor``: ``module:function`` that makes the :class:`~cloudshard.worker.execution.Executor`. ``careful``: row by row, each
-    row's place written to shared memory before it is touched.
+    row's place written to shared memory before it is touched. ``patience_seconds``: how long one call may take that declares nothing.
     """
 
     stage: StageSpec
@@ -34,6 +34,7 @@ class Setup(msgspec.Struct, tag=True, kw_only=True):
     executor: str
     options: bytes = b""
     careful: bool = False
+    patience_seconds: float = 600.0
     scratch: str = ""
 
 

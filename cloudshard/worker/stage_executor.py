@@ -14,7 +14,7 @@ from cloudshard.engine.output import StoreOutput
 from cloudshard.functions import load
 from cloudshard.store.registry import open_object, open_store
 from cloudshard.worker.execution import trouble_of
-from cloudshard.worker.liveness import Liveness
+from cloudshard.worker.liveness import Liveness, look_every
 from cloudshard.worker.messages import Assign, AttemptOutput, Failed, Finished, Setup
 from cloudshard.worker.pulse import Pulse
 
@@ -47,7 +47,7 @@ class StageExecutor:
             call_began=pulse.enter_call,
             call_ended=self._block_ended,
         )
-        self._liveness = Liveness(pulse)
+        self._liveness = Liveness(pulse, every=look_every(self._allowed or setup.patience_seconds))
         self._liveness.start()
 
     def _block_ended(self) -> None:

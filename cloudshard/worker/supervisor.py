@@ -349,6 +349,7 @@ class Supervisor:
             executor=self.options.executor,
             options=self._store_options,
             careful=task.careful,
+            patience_seconds=self.options.hang_seconds,
             scratch=self._scratch.open() if self._scratch is not None else "",
         )
 

@@ -108,14 +108,14 @@ def test_a_row_that_hangs_is_quarantined_and_a_slow_block_is_no_hang(tmp_path: P
 
     def slow(row: dict[str, Any]) -> dict[str, Any]:
         if planned(tmp_path):
-            time.sleep(0.06 if row["n"] != 90 else 3600)
+            time.sleep(0.02 if row["n"] != 90 else 3600)
         return row
 
     began = time.monotonic()
-    result = run(tmp_path, cs.read_jsonl(str(tmp_path / "in")).map(slow), hang_seconds=3.0)
+    result = run(tmp_path, cs.read_jsonl(str(tmp_path / "in")).map(slow), hang_seconds=1.0)
     assert result.exit_code == 0
     assert numbers(tmp_path / "out") == all_but(90)
-    assert time.monotonic() - began > 3 * 90 * 0.06, "the block of 7 s was given its time"
+    assert time.monotonic() - began > 2 * (1.8 + 1.0) + 2.4, "blocks of 2 s were given their time, three times over"
     check(tmp_path)
 
 
@@ -181,7 +181,7 @@ def test_a_class_is_set_up_once_per_child_and_torn_down(tmp_path: Path) -> None:
             (marks / f"teardown-{os.getpid()}").touch()
 
     assert run(tmp_path, cs.read_jsonl(str(tmp_path / "in")).shards(20).map(Step)).exit_code == 0
-    names = sorted(path.name for path in marks.iterdir())
+    names = sorted(path.name for path in marks.iterdir() if not path.name.endswith(f"-{os.getpid()}"))  # planning tries it here
     pids = {name.rpartition("-")[2] for name in names}
     assert 1 <= len(pids) <= 2
     assert names == sorted(f"{what}-{pid}" for pid in pids for what in ("setup", "teardown"))
@@ -189,7 +189,12 @@ def test_a_class_is_set_up_once_per_child_and_torn_down(tmp_path: Path) -> None:
 
 def test_two_stages_follow_each_other(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "in")
-    assert run(tmp_path, cs.read_jsonl(str(tmp_path / "in")).map(segfault_at(3, tmp_path)).checkpoint().map(segfault_at(100, tmp_path))).exit_code == 0
+    assert (
+        run(
+            tmp_path, cs.read_jsonl(str(tmp_path / "in")).map(segfault_at(3, tmp_path)).checkpoint().map(segfault_at(100, tmp_path))
+        ).exit_code
+        == 0
+    )
     assert numbers(tmp_path / "out") == all_but(3, 100)
     check(tmp_path)
 
