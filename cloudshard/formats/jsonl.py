@@ -120,13 +120,17 @@ class JsonlFormat:
         )
         compressed = _read_options(url, options).codec is not None
         whole = InputRange(url=url, size=info.size, etag=info.etag, start=0, end=info.size)
-        small = compressed or info.size <= 2 * SAMPLE_BYTES
         head = whole if compressed else InputRange(url=url, size=info.size, etag=info.etag, start=0, end=min(info.size, SAMPLE_BYTES))
         wanted = rows if compressed else max(1, rows - rows // 2)
-        yield from _first_rows(self._read(head, context, chunk_bytes=SAMPLE_BYTES), wanted)
-        if small and compressed:
+        last = -1
+        for block in _first_rows(self._read(head, context, chunk_bytes=SAMPLE_BYTES), wanted):
+            last = block.positions[-1]
+            yield block
+        if compressed:
             return
-        tail = InputRange(url=url, size=info.size, etag=info.etag, start=max(head.end, info.size - SAMPLE_BYTES), end=info.size)
+        # behind the last row of the head, not behind the head: in a small file both are the same bytes
+        start = max(last + 1, info.size - SAMPLE_BYTES)
+        tail = InputRange(url=url, size=info.size, etag=info.etag, start=start, end=max(start, info.size))
         yield from _last_rows(self._read(tail, context, chunk_bytes=SAMPLE_BYTES), rows - wanted)
 
 

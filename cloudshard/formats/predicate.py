@@ -90,10 +90,9 @@ def _holds(column: pa.ChunkedArray, operator: str, value: Any) -> pa.ChunkedArra
 
 
 def _impossible(statistics: Any, operator: str, value: Any) -> bool:
+    # bounds that are NaN compare false with everything, and so rule nothing out
     low, high = statistics.min, statistics.max
     try:
-        if low != low or high != high:  # NaN: such statistics say nothing
-            return False
         if operator == "in":
             return all(one is None or one < low or one > high for one in value)
         if operator in ("=", "=="):

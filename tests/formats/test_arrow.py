@@ -95,7 +95,7 @@ def test_damaged(body: bytes) -> None:
 
 
 @given(st.integers(0, len(BODY) - 1), st.integers(0, 255))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_a_damaged_byte_is_an_error_or_a_value_but_never_a_crash(at: int, value: int) -> None:
     body = bytearray(BODY)
     body[at] = value

@@ -154,7 +154,7 @@ def padded(value: Any, kind: pa.DataType) -> Any:
 
 
 @given(st.lists(st.dictionaries(st.sampled_from("xyz"), VALUE, max_size=3), max_size=8))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_what_is_inferred_holds_every_row(rows: list[Row]) -> None:
     try:
         schema = infer(rows)

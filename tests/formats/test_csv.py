@@ -178,7 +178,7 @@ CELL = st.text(alphabet=st.sampled_from(list('ab,";\n\r \té中')), max_size=6)
 
 
 @given(st.lists(st.tuples(CELL, CELL), min_size=1, max_size=12), st.integers(1, 5))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_reads_what_pythons_own_writer_writes(cells: list[tuple[str, str]], block_rows: int) -> None:
     sink = io.StringIO(newline="")
     writer = python_csv.writer(sink, quoting=python_csv.QUOTE_ALL, lineterminator="\n")
@@ -190,7 +190,7 @@ def test_reads_what_pythons_own_writer_writes(cells: list[tuple[str, str]], bloc
 
 
 @given(st.lists(st.tuples(CELL | st.none(), st.integers(-(2**63), 2**63 - 1) | st.none()), max_size=12), st.sampled_from(["needed", "all"]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_round_trip(cells: list[tuple[Any, Any]], quoting: str) -> None:
     schema = pa.schema([("p", pa.large_string()), ("q", pa.int64())])
     table = pa.Table.from_pylist([{"p": p, "q": q} for p, q in cells], schema=schema)

@@ -40,7 +40,7 @@ def expected(body: bytes) -> list[tuple[int, bytes]]:
 
 
 @given(CONTENT, st.lists(st.integers(0, 200), max_size=6), st.integers(1, 50), st.integers(1, 30))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_the_union_over_any_ranges_is_the_whole(body: bytes, cuts: list[int], chunk: int, piece: int) -> None:
     before = lines_module.PIECE_BYTES
     lines_module.PIECE_BYTES = piece
@@ -58,7 +58,7 @@ def test_the_union_over_any_ranges_is_the_whole(body: bytes, cuts: list[int], ch
 
 
 @given(CONTENT, st.integers(1, 12), st.integers(1, 50), st.integers(1, 30))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_long_lines_are_reported_once_and_left_out(body: bytes, limit: int, chunk: int, piece: int) -> None:
     def size(line: bytes) -> int:
         if line.endswith(b"\r\n"):

@@ -46,7 +46,7 @@ def test_reads_everything_with_row_positions() -> None:
 
 
 @given(st.lists(st.integers(1, len(BODY) - 1), max_size=8), st.integers(1, 300))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_every_row_group_belongs_to_exactly_one_range(cuts: list[int], block_rows: int) -> None:
     found = read("parquet", BODY, "a.parquet", cuts=sorted(set(cuts)), block_rows=block_rows)
     assert found.positions == list(range(1000))
@@ -111,6 +111,37 @@ def test_pruned_row_groups_are_not_read() -> None:
     found = read("parquet", BODY, "a.parquet", options={"filter": [["id", ">=", 950]]})
     assert found.counts["row_groups_skipped"] == 9
     assert len(found.rows) == 50
+
+
+@pytest.mark.parametrize(
+    ("term", "skipped"),
+    [
+        (["id", "<", 100], 9),
+        (["id", "<=", 99], 9), (["id", "<=", 100], 8), (["id", ">", 899], 9),
+        (["id", ">=", 900], 9), (["id", ">=", 899], 8),
+        (["id", "=", 100], 9), (["id", "=", 199], 9), (["id", "=", 5000], 10),
+        (["id", "in", [99, 100]], 8), (["id", "not in", [5]], 0), (["id", "!=", 5], 0),
+    ],
+)  # fmt: skip
+def test_pruning_at_the_edges_of_row_groups(term: list[Any], skipped: int) -> None:
+    found = read("parquet", BODY, "a.parquet", options={"filter": [term]})
+    assert found.counts.get("row_groups_skipped", 0) == skipped
+    expected = pq.read_table(io.BytesIO(BODY), filters=[tuple(term)]).column("id").to_pylist()
+    assert [row["id"] for row in found.rows] == expected
+
+
+def test_a_cut_exactly_at_a_midpoint_gives_the_row_group_to_one_range_only() -> None:
+    metadata = pq.read_metadata(io.BytesIO(BODY))
+    middles = []
+    for at in range(metadata.num_row_groups):
+        columns = [metadata.row_group(at).column(index) for index in range(metadata.num_columns)]
+        low = min(min(column.data_page_offset, column.dictionary_page_offset or column.data_page_offset) for column in columns)
+        high = max(
+            min(column.data_page_offset, column.dictionary_page_offset or column.data_page_offset) + column.total_compressed_size
+            for column in columns
+        )
+        middles.append((low + high) // 2)
+    assert read("parquet", BODY, "a.parquet", cuts=middles).positions == list(range(1000))
 
 
 @pytest.mark.parametrize("where", ["id > 5", [], [["id", "~", 5]], [["id", "in", 5]], [["id", 5]], {"id": 5}])

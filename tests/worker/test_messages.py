@@ -96,18 +96,18 @@ def test_a_call_has_an_age_and_an_allowance(pulse: Pulse) -> None:
 
 
 def test_a_long_block_whose_rows_move_stays_young_and_one_row_that_hangs_grows_old(pulse: Pulse) -> None:
-    liveness = Liveness(pulse, package=__name__, every=0.05)
+    liveness = Liveness(pulse, package=__name__, every=0.03)
     liveness.start()
     pulse.enter_call()
     results: list[int] = []
-    for number in range(60):  # a block of slow rows
+    for number in range(30):  # a block of slow rows
         time.sleep(0.02)
         results.append(number)
     moving = pulse.call()
-    time.sleep(0.6)  # one row that does not come back
+    time.sleep(0.5)  # one row that does not come back
     hanging = pulse.call()
     liveness.end()
     assert moving is not None
     assert hanging is not None
-    assert moving[0] < 0.4
-    assert hanging[0] > 0.5
+    assert moving[0] < 0.35
+    assert hanging[0] > 0.4

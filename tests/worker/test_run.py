@@ -88,6 +88,7 @@ def test_a_jsonl_row_that_segfaults_is_quarantined_with_its_place(tmp_path: Path
     check(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_parquet_row_that_segfaults_in_a_batch_step_is_quarantined(tmp_path: Path) -> None:
     write_parquet(tmp_path / "in")
 
@@ -141,6 +142,7 @@ def test_preparing_makes_the_run_and_does_no_work(tmp_path: Path) -> None:
     assert not (tmp_path / "run/stages").exists()
 
 
+@pytest.mark.slow
 def test_safe_refuses_pickled_functions_before_anything_is_written(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "in")
     dataset = cs.read_jsonl(str(tmp_path / "in")).map(segfault_at(-1, tmp_path))
@@ -152,6 +154,7 @@ def test_safe_refuses_pickled_functions_before_anything_is_written(tmp_path: Pat
         work(str(tmp_path / "run"), safe=True)
 
 
+@pytest.mark.slow
 def test_an_output_folder_that_is_not_empty_is_refused_or_replaced(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "in")
     (tmp_path / "out").mkdir()
@@ -187,6 +190,7 @@ def test_a_class_is_set_up_once_per_child_and_torn_down(tmp_path: Path) -> None:
     assert names == sorted(f"{what}-{pid}" for pid in pids for what in ("setup", "teardown"))
 
 
+@pytest.mark.slow
 def test_two_stages_follow_each_other(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "in")
     assert (
