@@ -222,8 +222,8 @@ class Dataset:
     ) -> Dataset:
         """``function(batch)`` → a batch, as Arrow table, pandas or polars frame, or list of rows.
 
-        A batch has up to ``batch_rows`` rows and about ``batch_bytes`` bytes, all of one shard; with ``span_shards`` of several, and then the
-        function must return one row per row, in order. A batch that fails is bisected: ``on_error`` applies to the failing rows alone.
+        A batch has up to ``batch_rows`` rows and about ``batch_bytes`` bytes, all of one shard; with ``span_shards`` of several, and then
+        the function must return one row per row, in order. A batch that fails is bisected: ``on_error`` applies to the failing rows alone.
         """
         options: dict[str, Any] = {"arguments": arguments, "on_error": on_error, "label": label, "long_call_seconds": long_call_seconds}
         step = make.map_batches_step(
@@ -476,8 +476,8 @@ class Dataset:
     ) -> RunResult:
         """Plan (or join, or resume) the run under ``run_url`` and work until it is complete.
 
-        The same call on other machines, with the same ``run_url`` in a bucket, is the same run. Raises RecipeError, PlanMismatch, RunFailed…;
-        the result tells counts and the exit code a command would have.
+        The same call on other machines, with the same ``run_url`` in a bucket, is the same run. Raises RecipeError,
+        PlanMismatch, RunFailed…; the result tells counts and the exit code a command would have.
         """
         from cloudshard.worker.run import run_pipeline
 

@@ -1,6 +1,7 @@
 """A user's function as data: how it is named, shipped and loaded again in another process or on another machine.
 
-A function or class of an importable module travels by name. What no other process could import — lambdas, closures, ``__main__``, notebooks,
+A function or class of an importable module travels by name. What no other process could import — lambdas, closures, ``__main__``,
+notebooks,
 pipeline files — travels by value, as a cloudpickle object under the run's prefix. Arguments that are plain JSON stand in the plan; others
 travel inside the pickle.
 """
@@ -40,7 +41,7 @@ class Loaded:
 
     @property
     def is_class(self) -> bool:
-        """Whether every process makes one instance, with ``setup`` and ``teardown``; a class without ``__call__`` (``dict``) is a function."""
+        """Whether every process makes one instance, with ``setup`` and ``teardown``. A class without ``__call__`` (``dict``) is a function."""
         return isinstance(self.target, type) and any("__call__" in vars(base) for base in self.target.__mro__)
 
     def make(self) -> Any:
@@ -121,7 +122,7 @@ def load(reference: FunctionRef, read_pickle: Callable[[str], bytes] | None = No
             where=reference.name,
             mend="Install the same packages as on the machine that planned the run.",
         ) from error
-    except Exception as error:
+    except Exception as error:  # unpickling runs code of any library; it becomes one sentence with its cause kept
         raise RecipeError(
             f"the step's function cannot be unpickled: {type(error).__name__}: {error}",
             where=reference.name,
@@ -144,7 +145,7 @@ def find(name: str) -> Any:
             mend = "Install its package, or run from the folder that holds it (or set PYTHONPATH)."
             raise RecipeError(f"there is no module {error.name!r}", where=name, mend=mend) from error
         raise RecipeError(f"the module needs {error.name!r}, which is not installed", where=name, mend=f"Install {error.name}.") from error
-    except Exception as error:
+    except Exception as error:  # importing runs code of any module; it becomes one sentence with its cause kept
         raise RecipeError(f"importing the module raised {type(error).__name__}: {error}", where=name) from error
     for part in path.split("."):
         if not hasattr(found, part):
@@ -195,11 +196,11 @@ def _pickled(payload: Any, shown: str) -> bytes:
 
     try:
         body: bytes = cloudpickle.dumps(payload)
-    except Exception as error:
+    except Exception as error:  # pickling calls code of any object; it becomes one sentence with its cause kept
         raise RecipeError(
             f"the function cannot be shipped to other processes: {type(error).__name__}: {error}",
             where=shown,
-            mend="It captures something that lives in this process only (a connection, a file, a lock). Make it a class and open that in setup().",
+            mend="It captures something of this process (a connection, a file, a lock). Make it a class and open that in setup().",
         ) from error
     if len(body) > MAX_PICKLE_BYTES:
         raise RecipeError(

@@ -66,7 +66,6 @@ class Driver:
         progress: Callable[[int, int], None] | None = None,
         call_began: Callable[[float], None] | None = None,
         call_ended: Callable[[], None] | None = None,
-        error_budget: int | None = None,
         exact_limits: bool = False,
     ) -> None:
         from cloudshard.formats.registry import get_format
@@ -79,7 +78,6 @@ class Driver:
         self._careful = careful
         self._before_row = before_row if careful else None
         self._progress = progress
-        self._error_budget = error_budget
         self._call_began = call_began
         self._call_ended = call_ended
         self._format = get_format(stage.source.format)
@@ -144,7 +142,7 @@ class Driver:
             setup = getattr(function, "setup", None) if loaded.is_class else None
             if callable(setup):
                 setup()
-        except Exception as error:
+        except Exception as error:  # user code may raise anything; it becomes one sentence with its cause
             raise StepError(
                 f"step {spec.name} cannot be set up: {type(error).__name__}: {error}",
                 step=spec.name,

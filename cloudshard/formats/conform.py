@@ -108,7 +108,9 @@ class Conformer:
                 raise SchemaError("rows do not fit the schema, and it cannot be told which", where=place(0))
         if self.new_columns == "collect":
             arrays.append(_extra_column(extra, range(len(rows)) if kept is None else kept))
-        self._settle(findings, report)  # only now: TooLarge above makes the caller come again with fewer rows
+        # only now: TooLarge above makes the caller come again with fewer rows
+        _report(findings, report)
+        self._count_dropped(findings)
         return kept, pa.Table.from_arrays(arrays, schema=self.schema)
 
     # ------------------------------------------------------------ tables
@@ -121,45 +123,51 @@ class Conformer:
         columns: list[pa.ChunkedArray] = []
         fits = True
         for field in self._inner:
-            made = self._cast(table, field, findings)
+            made = self._cast(table, field, findings, block.origin.object)
             if made is None:
                 fits = False
             else:
                 columns.append(made)
-        for name in table.schema.names:
-            if self._inner.get_field_index(name) < 0 and not (name == EXTRA and self.new_columns == "collect"):
-                self._note_strangers(table, name, findings)
+        known = {*self._inner.names, *((EXTRA,) if self.new_columns == "collect" else ())}
+        strangers = [name for name in table.schema.names if name not in known]
+        for name in strangers:
+            self._note_strangers(table, name, findings)
         bad = self._misfits(findings, lambda index: _place(block, index))
-        self._settle(findings, report)
+        _report(findings, report)
         if not bad and fits:
+            self._count_dropped(findings)
+            if self.new_columns == "drop":
+                for name in strangers:
+                    filled = table.num_rows - table.column(name).null_count
+                    self.dropped[name] = self.dropped.get(name, 0) + filled
             if self.new_columns == "collect":
                 columns.append(_extra_of(table, findings))
             return None, pa.Table.from_arrays(columns, schema=self.schema)
         kept = [index for index in range(table.num_rows) if index not in bad]
         smaller = Block(block.origin, [block.positions[index] for index in kept], table=table.take(pa.array(kept, pa.int64())))
-        saved, self.dropped = self.dropped, {}  # already counted
         again, made_table = self._conform_table(smaller, report)
-        self.dropped = saved
         return (kept if again is None else [kept[index] for index in again]), made_table
 
-    def _cast(self, table: pa.Table, field: pa.Field, findings: Findings) -> pa.ChunkedArray | None:
+    def _cast(self, table: pa.Table, field: pa.Field, findings: Findings, where: str) -> pa.ChunkedArray | None:
         if table.schema.get_field_index(field.name) < 0:
             if not field.nullable and table.num_rows:
                 raise SchemaError(
-                    f"column {field.name!r} is missing and is declared as never null", mend="Make it in a step, or declare it nullable."
+                    f"column {field.name!r} is missing and is declared as never null",
+                    where=where,
+                    mend="Make it in a step, or declare it nullable.",
                 )
             return pa.chunked_array([pa.nulls(table.num_rows, field.type)], type=field.type)
-        return cast_column(table.column(field.name), field, field.name, findings)
+        try:
+            return cast_column(table.column(field.name), field, field.name, findings)
+        except SchemaError as error:
+            raise SchemaError(error.what, where=where, mend=error.mend) from error
 
     def _note_strangers(self, table: pa.Table, name: str, findings: Findings) -> None:
         column = table.column(name)
         if self.new_columns == "error":
             if table.num_rows:
                 findings.stranger(0, name, None)
-        elif self.new_columns == "drop":
-            filled = len(column) - column.null_count
-            self.dropped[name] = self.dropped.get(name, 0) + filled
-        else:
+        elif self.new_columns != "drop":
             for index, value in enumerate(column.to_pylist()):
                 if value is not None:
                     findings.stranger(index, name, value)
@@ -175,15 +183,13 @@ class Conformer:
                 findings.misfit(row, next(iter(found)), f"unknown column {_names(found)}: the schema does not have it")
         return set(findings.misfits)
 
-    def _settle(self, findings: Findings, report: Report) -> None:
-        """Counts what is dropped and reports what does not fit."""
+    def _count_dropped(self, findings: Findings) -> None:
+        """Counts unknown values of the rows that are kept (policy ``drop``)."""
         if self.new_columns == "drop":
             for row, found in findings.unknown.items():
                 if row not in findings.misfits:
                     for name in found:
                         self.dropped[name] = self.dropped.get(name, 0) + 1
-        for row in sorted(findings.misfits):
-            report(row, *findings.misfits[row])
 
     def _raise_unknown(self, unknown: Mapping[int, Mapping[str, Any]], place: Callable[[int], str]) -> NoReturn:
         row = min(unknown)
@@ -192,6 +198,11 @@ class Conformer:
             where=place(row),
             mend="Declare it, or set new_columns to collect, drop or quarantine.",
         )
+
+
+def _report(findings: Findings, report: Report) -> None:
+    for row in sorted(findings.misfits):
+        report(row, *findings.misfits[row])
 
 
 def _names(found: Iterable[str]) -> str:

@@ -266,8 +266,11 @@ class SortedRunWriter(_Writer):
 
 
 def _rounded_up(form: bytes) -> bytes:
-    """A short upper bound: of what was cut off, FF bytes stand for all (a form has at most two FF bytes in a row after its marker)."""
-    return form if len(form) <= _FORM_BYTES else form[:_FORM_BYTES] + b"\xff"
+    """The form, or when it is too long the least byte string above everything that begins like it. (No form is all FF.)"""
+    if len(form) <= _FORM_BYTES:
+        return form
+    kept = form[:_FORM_BYTES].rstrip(b"\xff")
+    return kept[:-1] + bytes([kept[-1] + 1])
 
 
 def _described(schema: pa.Schema) -> str:

@@ -236,6 +236,27 @@ def test_new_columns_of_tables(policy: Any) -> None:
         assert again.equals(made), "a second stage keeps what the first collected"
 
 
+@pytest.mark.parametrize("as_table", [True, False])
+def test_dropped_values_of_rows_that_are_refused_are_not_counted_twice(as_table: bool) -> None:
+    rows: list[Row] = [
+        {"a": 1, "new": 1, "m": {"k": 1, "z": 1}},
+        {"a": 300, "new": 1, "m": {"k": 1, "z": 1}},
+        {"a": 2, "new": None, "m": None},
+    ]
+    conformer = Conformer(pa.schema([("a", pa.int8()), ("m", pa.struct([("k", pa.int8())]))]), "drop")
+    found: list[int] = []
+    block = table_block(pa.Table.from_pylist(rows)) if as_table else block_of(rows)
+    made = conformer.conform(block, lambda at, column, why: found.append(at))
+    assert found == [1]
+    assert made.table.to_pylist() == [{"a": 1, "m": {"k": 1}}, {"a": 2, "m": None}]
+    assert conformer.dropped == ({"new": 1, "m.z": 1} if as_table else {"new": 2, "m.z": 1}), "a dict's null is a key that is there"
+
+
+def test_a_table_that_does_not_fit_names_its_object() -> None:
+    with pytest.raises(SchemaError, match=r"column 'v' is string, the schema says int64 .*memory://t/x"):
+        Conformer(pa.schema([("v", pa.int64())])).conform(table_block(pa.table({"v": ["12"]})), lambda *what: None)
+
+
 # ---------------------------------------------------------------- inference
 
 

@@ -20,9 +20,9 @@ from cloudshard.store.port import Store, Upload
 def store() -> Iterator[Store]:
     system = fsspec.filesystem("memory")
     for key in ("a-b", "a/1", "a/b/2", "z"):
-        system.pipe_file(f"/root/{key}", f"body of {key}".encode())
-    yield open_fsspec_store("memory://root")
-    system.rm("/root", recursive=True)
+        system.pipe_file(f"/base/{key}", f"body of {key}".encode())
+    yield open_fsspec_store("memory://base")
+    system.rm("/base", recursive=True)
 
 
 def test_reads(store: Store) -> None:

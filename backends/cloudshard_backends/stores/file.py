@@ -197,7 +197,7 @@ class FileStore:
         handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
         try:
             return temporary, self._fill(handle, folder, body, metadata)
-        except BaseException:
+        except BaseException:  # whatever it was: leave no temporary file behind
             os.unlink(temporary)
             raise
         finally:
