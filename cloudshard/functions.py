@@ -1,9 +1,8 @@
 """A user's function as data: how it is named, shipped and loaded again in another process or on another machine.
 
 A function or class of an importable module travels by name. What no other process could import — lambdas, closures, ``__main__``,
-notebooks,
-pipeline files — travels by value, as a cloudpickle object under the run's prefix. Arguments that are plain JSON stand in the plan; others
-travel inside the pickle.
+notebooks, pipeline files — travels by value, as a cloudpickle object under the run's prefix. Arguments that are plain JSON stand in the
+plan; others travel inside the pickle.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Loaded:
 
     @property
     def is_class(self) -> bool:
-        """Whether every process makes one instance, with ``setup`` and ``teardown``. A class without ``__call__`` (``dict``) is a function."""
+        """Whether every process makes one instance, with setup and teardown. A class without ``__call__`` (``dict``) is a function."""
         return isinstance(self.target, type) and any("__call__" in vars(base) for base in self.target.__mro__)
 
     def make(self) -> Any:

