@@ -226,9 +226,7 @@ class Dataset:
         the function must return one row per row, in order. A batch that fails is bisected: ``on_error`` applies to the failing rows alone.
         """
         options: dict[str, Any] = {"arguments": arguments, "on_error": on_error, "label": label, "long_call_seconds": long_call_seconds}
-        step = make.map_batches_step(
-            function, as_=as_, batch_rows=batch_rows, batch_bytes=batch_bytes, span_shards=span_shards, **options
-        )
+        step = make.map_batches_step(function, as_=as_, batch_rows=batch_rows, batch_bytes=batch_bytes, span_shards=span_shards, **options)
         return self._with(step)
 
     def sql(self, query: str, *, label: str | None = None) -> Dataset:

@@ -7,6 +7,8 @@ their packages' versions are recorded elsewhere. What does not count: comments, 
 
 from __future__ import annotations
 
+import copyreg
+import dis
 import enum
 import functools
 import hashlib
@@ -15,6 +17,8 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+#: Of a code object, from Python 3.14 on: it has a docstring.
+_DOCSTRING_FLAG = 0x4000000
 #: Deeper than this the value's type alone counts.
 _MAX_DEPTH = 40
 #: What a class has beyond what its author wrote.
@@ -144,26 +148,24 @@ class _Walker:
         return _hash("class", _text(cls.__qualname__), *parts)
 
     def _code(self, code: types.CodeType, depth: int) -> bytes:
-        constants = code.co_consts
-        if constants and isinstance(constants[0], str) and _has_docstring(code):
-            constants = constants[1:]
-        names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
-        shape = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
-        return _hash(
-            "code",
-            code.co_code,
-            *(_text("\0".join(some)) for some in names),
-            str(shape).encode(),
-            *(self._code(one, depth) if isinstance(one, types.CodeType) else self.value(one, depth) for one in constants),
-        )
+        """By its instructions with what they refer to: an unused constant, such as a docstring, does not count."""
+        parts = []
+        for instruction in dis.get_instructions(code):
+            value = instruction.argval
+            told = self.value(value, depth) if instruction.opcode in dis.hasconst else _text("" if instruction.arg is None else f"{value}")
+            parts.append(_hash(instruction.opname, told))
+        names = (code.co_varnames, code.co_freevars, code.co_cellvars)
+        shape = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & ~_DOCSTRING_FLAG)
+        return _hash("code", *(_text("\0".join(some)) for some in names), str(shape).encode(), code.co_exceptiontable, *parts)
 
     def _object(self, value: Any, depth: int) -> bytes:
         """By what pickling would take it apart into, which tells the state and not the address."""
         kind = _hash("object", self.value(type(value), depth))
         if type(value).__module__ == "numpy" and hasattr(value, "tobytes"):
             return _hash("numpy", _text(f"{value.dtype}{value.shape}"), value.tobytes())
+        reducer = copyreg.dispatch_table.get(type(value))
         try:
-            reduced = value.__reduce_ex__(4)
+            reduced = value.__reduce_ex__(4) if reducer is None else reducer(value)
         except Exception:  # noqa: BLE001 - it belongs to any library; without a way to take it apart its type alone counts
             return kind
         if isinstance(reduced, str):
@@ -173,13 +175,6 @@ class _Walker:
             items = list(part) if isinstance(part, Iterator) else part
             parts.append(self.value(items, depth))
         return _hash("reduced", kind, *parts)
-
-
-def _has_docstring(code: types.CodeType) -> bool:
-    """Before 3.14 the first constant of a function is its docstring, or None; a lambda and a comprehension have none."""
-    if sys.version_info >= (3, 14):
-        return bool(code.co_flags & 0x4000000)
-    return not code.co_name.startswith("<") and bool(code.co_flags & 0x2)
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
@@ -210,4 +205,3 @@ def _plain(value: Any) -> bytes | None:
 
 def _type_name(kind: type) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
-

@@ -157,3 +157,47 @@ def test_a_damaged_run_is_noticed(corpus: str, tmp_path: Path) -> None:
     run.write_bytes(body)
     with pytest.raises(cs.RunFailed, match=r"checksum|damaged|not readable"):
         dataset.run(f"{tmp_path}/run", processes=1)
+
+
+def written(folder: str) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for path in sorted(Path(folder).glob("part-*")) for line in path.read_bytes().splitlines()]
+
+
+def test_a_limit_behind_a_checkpoint_conserves_rows(corpus: str, tmp_path: Path) -> None:
+    dataset = cs.read_jsonl(corpus).shards(4).checkpoint().limit(7)
+    result = dataset.write_jsonl(f"{tmp_path}/out").run(f"{tmp_path}/run", processes=2)
+    assert result.exit_code == 0  # the seal has compared what the stages read with what the ones before wrote
+    assert [row["n"] for row in written(f"{tmp_path}/out")] == list(range(7))
+    assert [row["n"] for row in dataset.iter_rows()] == list(range(7))
+
+
+async def slow(row: dict[str, Any]) -> dict[str, Any]:
+    import asyncio
+
+    await asyncio.sleep(0.001 * (row["n"] % 5))
+    return row
+
+
+def test_a_limit_behind_async_calls_is_the_first_rows_everywhere(corpus: str, tmp_path: Path) -> None:
+    dataset = cs.read_jsonl(corpus).shards(1).map_async(slow, concurrency=16).limit(30)
+    assert [row["n"] for row in dataset.iter_rows()] == list(range(30))
+    dataset.write_jsonl(f"{tmp_path}/out").run(f"{tmp_path}/run", processes=1)
+    assert [row["n"] for row in written(f"{tmp_path}/out")] == list(range(30))
+
+
+def passages(row: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"n": row["n"], "k": k} for k in range(row["n"] % 3)]
+
+
+@pytest.mark.parametrize("boundary", [False, True])
+def test_what_is_shown_here_is_what_a_run_writes(corpus: str, tmp_path: Path, boundary: bool) -> None:
+    dataset = cs.read_jsonl(corpus).shards(4).flat_map(passages).filter("k >= 0")
+    dataset = (dataset.checkpoint() if boundary else dataset).row_number("at").sample(0.5, seed=2).map_batches(same, batch_rows=50)
+    dataset.write_jsonl(f"{tmp_path}/out").run(f"{tmp_path}/run", processes=2)
+    here = list(dataset.iter_rows())
+    assert written(f"{tmp_path}/out") == here
+    assert 100 < len(here) < 300
+
+
+def same(table: Any) -> Any:
+    return table

@@ -6,23 +6,24 @@ any of its rows, it is finished, whatever other items are still open. One item's
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 
-from cloudshard.engine.asynchronous import AsyncSegment
+from cloudshard.engine.asynchronous import AsyncSegment, EventLoop
 from cloudshard.engine.attempt import AttemptContext, AttemptFailure, AttemptResult, OutputFactory
 from cloudshard.engine.block import Block, Origin
 from cloudshard.engine.item import ItemFailed, ItemState
 from cloudshard.engine.output import OutputSegment
-from cloudshard.engine.policy import BeforeRow, suppress, user_traceback
+from cloudshard.engine.policy import BeforeRow, step_error, suppress, user_traceback
 from cloudshard.engine.quarantine import Quarantine
 from cloudshard.engine.rowsteps import RowStep
 from cloudshard.engine.segments import RowSegment, Segment
-from cloudshard.engine.sql import is_filter, mask_query, sql_function
-from cloudshard.engine.tables import BatchSegment, FilterSegment, batch_function
+from cloudshard.engine.sql import hopeless_errors, mask_query, sql_function
+from cloudshard.engine.tables import FilterSegment, TableSegment
 from cloudshard.errors import ChildCrashed, CloudshardError, InputError, RowError, StepError
 from cloudshard.functions import Loaded
 from cloudshard.ledger.records import InputRange, WorkItem
@@ -45,7 +46,12 @@ def stable_name(url: str, format_name: str) -> str:
         return url
     stage, _, rest = url.rpartition("/stages/")[2].partition("/")
     item, _, tail = rest.rpartition("/")[2].partition("-")
-    return f"run:{stage}/{item}/{tail.rpartition('-')[2].partition('.')[0]}"
+    return run_name(int(stage), int(item), int(tail.rpartition("-")[2].partition(".")[0]))
+
+
+def run_name(stage: int, item: int, part: int) -> str:
+    """The name of a run in the identity of its rows."""
+    return f"run:{stage:02d}/{item:08d}/{part:03d}"
 
 
 class Driver:
@@ -66,6 +72,7 @@ class Driver:
         progress: Callable[[int, int], None] | None = None,
         call_began: Callable[[float], None] | None = None,
         call_ended: Callable[[], None] | None = None,
+        error_budget: int | None = None,
         exact_limits: bool = False,
     ) -> None:
         from cloudshard.formats.registry import get_format
@@ -75,6 +82,7 @@ class Driver:
         self.finished: deque[AttemptResult | AttemptFailure] = deque()
         self.states: dict[int, ItemState] = {}
         self._open_object = open_object
+        self._error_budget = error_budget
         self._careful = careful
         self._before_row = before_row if careful else None
         self._progress = progress
@@ -82,7 +90,8 @@ class Driver:
         self._call_ended = call_ended
         self._format = get_format(stage.source.format)
         self._source_schema: pa.Schema | None = decode_schema(stage.source.schema) if stage.source.schema else None
-        self._instances: list[Any] = []
+        self._instances: list[tuple[StepSpec, Any]] = []
+        self._event_loop = EventLoop()
         self._allowed = max((step.long_call_seconds or 0.0 for step in stage.steps), default=0.0)
         #: Rows that each limit step may still let through over all items (local execution); None: each item counts alone.
         self.limits: dict[str, int] | None = {} if exact_limits else None
@@ -98,7 +107,7 @@ class Driver:
 
     def _compile(self, load_function: Callable[[FunctionRef], Loaded]) -> list[Segment]:
         segments: list[Segment] = []
-        self._input_schema = self._source_schema  # until a step may have changed the columns
+        schema = self._source_schema  # until a step may have changed the columns
         for index, spec in enumerate(self.stage.steps):
             function = None if spec.function is None else self._prepare(load_function(spec.function), spec)
             if spec.kind in ROW_KINDS:
@@ -109,40 +118,52 @@ class Driver:
                     segments[-1].steps.append(step)
                 else:
                     segments.append(RowSegment([step]))
-                if spec.kind not in ("sample", "limit", "filter"):
-                    self._input_schema = None
+                keeps_columns = spec.kind in ("sample", "limit", "filter")
             else:
-                segment = self._other_segment(spec, index, function)
+                segment, keeps_columns = self._other_segment(spec, index, function, schema)
                 segments.append(segment)
+            if not keeps_columns:
+                schema = None
         return segments
 
-    def _other_segment(self, spec: StepSpec, index: int, function: Callable[..., Any] | None) -> Segment:
+    def _other_segment(
+        self, spec: StepSpec, index: int, function: Callable[..., Any] | None, schema: pa.Schema | None
+    ) -> tuple[Segment, bool]:
+        """(the segment of a step that is no row step, whether it leaves the columns as they are)."""
+        segment: TableSegment | AsyncSegment
+        keeps_columns = False
         if spec.kind == "sql":
             query = str(spec.params["query"])
-            if is_filter(query):
-                return FilterSegment(spec, index, sql_function(mask_query(query), spec.name), schema=self._input_schema)
-            schema, self._input_schema = self._input_schema, None
-            return BatchSegment(spec, index, sql_function(query, spec.name), keeps_rows=False, careful=self._careful, schema=schema)
-        if function is None:
-            raise InputError(f"step {spec.name} of kind {spec.kind} has no function")
-        if spec.kind == "map_async":
-            self._input_schema = None
-            waiting = AsyncSegment(spec, index, function, careful=self._careful)
-            waiting.before_row = self._before_row
-            return waiting
-        schema, self._input_schema = self._input_schema, None
-        batch = BatchSegment(spec, index, batch_function(spec, function), keeps_rows=False, careful=self._careful, schema=schema)
-        batch.before_row = self._before_row
-        return batch
+            mask = mask_query(query)
+            keeps_columns = mask is not None
+            options: dict[str, Any] = {"careful": self._careful, "schema": schema, "hopeless": hopeless_errors()}
+            if mask is None:
+                segment = TableSegment(spec, index, sql_function(query), **options)
+            else:
+                segment = FilterSegment(spec, index, sql_function(mask), whole=sql_function(query), **options)
+        elif function is None:
+            raise InputError(f"step {spec.name} of kind {spec.kind} has no function", mend="Was the plan written by something else?")
+        elif spec.kind == "map_async":
+            ordered = bool(spec.params.get("ordered")) or self._order_matters(index)
+            segment = AsyncSegment(spec, index, function, self._event_loop, careful=self._careful, ordered=ordered)
+        else:
+            segment = TableSegment(spec, index, function, careful=self._careful, schema=schema)
+        segment.before_row = self._before_row
+        return segment, keeps_columns
+
+    def _order_matters(self, index: int) -> bool:
+        """Whether what follows step ``index`` chooses rows by their order: a limit, or a later stage, where a row's place is its number."""
+        return self.stage.sink.url is None or any(step.kind == "limit" for step in self.stage.steps[index + 1 :])
 
     def _prepare(self, loaded: Loaded, spec: StepSpec) -> Callable[..., Any]:
         """The function; of a class an instance, set up once per process."""
         try:
             function: Callable[..., Any] = loaded.make()
-            setup = getattr(function, "setup", None) if loaded.is_class else None
-            if callable(setup):
-                setup()
-        except Exception as error:  # user code may raise anything; it becomes one sentence with its cause
+            if loaded.is_class:
+                self._call_hook(function, "setup", spec)
+        except StepError:
+            raise
+        except Exception as error:
             raise StepError(
                 f"step {spec.name} cannot be set up: {type(error).__name__}: {error}",
                 step=spec.name,
@@ -153,8 +174,23 @@ class Driver:
             if not callable(function):
                 raise StepError(f"step {spec.name} is a class without __call__", step=spec.name, mend="Give it __call__(self, row).")
             if callable(getattr(function, "teardown", None)):
-                self._instances.append(function)
+                self._instances.append((spec, function))
         return function
+
+    def _call_hook(self, instance: Any, name: str, spec: StepSpec) -> None:
+        """Call ``setup`` or ``teardown`` if there is one; the async ones of a map_async step run in its event loop."""
+        hook = getattr(instance, name, None)
+        if not callable(hook):
+            return
+        result = hook()
+        if not inspect.isawaitable(result):
+            return
+        if spec.kind == "map_async":
+            self._event_loop.run(result)
+            return
+        if inspect.iscoroutine(result):
+            result.close()
+        raise StepError(f"step {spec.name}: {name}() is async, the step is not", step=spec.name, mend=f"Make {name}() an ordinary method.")
 
     # ------------------------------------------------------------ running
 
@@ -165,19 +201,30 @@ class Driver:
 
     def run_blocks(self, item: WorkItem, attempt: AttemptContext, blocks: Iterable[Block]) -> None:
         """As :meth:`run_item` over blocks that were read already (sampling while planning)."""
+        for _ in self.iter_blocks(item, attempt, blocks):
+            pass
+
+    def iter_blocks(self, item: WorkItem, attempt: AttemptContext, blocks: Iterable[Block]) -> Iterator[None]:
+        """As :meth:`run_blocks`, pausing after each block."""
         state = self._begin(item, attempt)
         try:
             for block in blocks:
                 state.reader.through(len(block), len(block))
-                for part in self._portions(block):
+                moved = Block(
+                    Origin(item.index, block.origin.object, block.origin.unit), block.positions, block.rows, block.table, block.nbytes
+                )
+                for part in self._portions(moved):
                     self._segments[0].push(part)
+                yield
+                if self._satisfied(state):
+                    break
         except ItemFailed:
             pass  # the error is in the state
         self._end(state)
 
     def _begin(self, item: WorkItem, attempt: AttemptContext) -> ItemState:
         names = tuple(step.name for step in self.stage.steps)
-        state = ItemState(item, attempt, names, Quarantine(item.index, attempt.epoch))
+        state = ItemState(item, attempt, names, Quarantine(item.index, attempt.epoch), budget=self._error_budget)
         self.states[item.index] = state
         return state
 
@@ -205,7 +252,7 @@ class Driver:
         from cloudshard.formats.port import ReadContext
 
         store, key = self._open_object(piece.url)
-        origin = Origin(state.item.index, stable_name(piece.url, self._format.name), "byte" if self._format.row_oriented else "row")
+        origin = Origin(state.item.index, stable_name(piece.url, self._format.name), self._format.position_unit)
 
         def bad_row(error: RowError, row: bytes | Mapping[str, Any]) -> None:
             policy = self.stage.source.bad_rows
@@ -281,8 +328,10 @@ class Driver:
         )
 
     def _satisfied(self, state: ItemState) -> bool:
-        """Whether a limit before any other loss lets the reader stop: the limit is the first step, or everything behind it is."""
-        return any(left <= 0 for left in (self.limits if self.limits is not None else state.limit_left).values())
+        """Whether a limit is reached, so that no further row can matter. Runs are read to their end: their rows are counted at the seal."""
+        if self.limits is not None:
+            return self.satisfied
+        return self._format.name != "runs" and any(left <= 0 for left in state.limit_left.values())
 
     @property
     def satisfied(self) -> bool:
@@ -301,9 +350,16 @@ class Driver:
             self._forget(item)
         for segment in self._segments:
             segment.close()
-        for instance in self._instances:
-            instance.teardown()
-        self._instances.clear()
+        failed: StepError | None = None
+        while self._instances:
+            spec, instance = self._instances.pop()
+            try:
+                self._call_hook(instance, "teardown", spec)
+            except Exception as error:  # noqa: BLE001 - one step's teardown must not keep the others from theirs
+                failed = failed or step_error(error, spec.name, "teardown")
+        self._event_loop.close()
+        if failed is not None:
+            raise failed
 
     # ------------------------------------------------------------ ending items
 

@@ -6,7 +6,7 @@ import time
 
 from cloudshard.engine.attempt import AttemptContext
 from cloudshard.engine.quarantine import Quarantine
-from cloudshard.errors import CloudshardError
+from cloudshard.errors import CloudshardError, ErrorBudgetExceeded
 from cloudshard.ledger.records import RowCounts, ShardStats, StepCounts, WorkItem
 
 
@@ -51,7 +51,10 @@ class ItemFailed(Exception):
 class ItemState:
     """One open item: tallies per step, quarantine, and the first error if it failed."""
 
-    def __init__(self, item: WorkItem, attempt: AttemptContext, steps: tuple[str, ...], quarantine: Quarantine) -> None:
+    def __init__(
+        self, item: WorkItem, attempt: AttemptContext, steps: tuple[str, ...], quarantine: Quarantine, *, budget: int | None = None
+    ) -> None:
+        """``budget``: rows that may be dropped, nulled or quarantined after an error; None: any number."""
         self.item = item
         self.attempt = attempt
         self.rows_read = 0
@@ -64,6 +67,20 @@ class ItemState:
         self.limit_left: dict[str, int] = {}
         self.started = time.monotonic()
         self.cpu_started = time.process_time()
+        self._suppressed = 0
+        self._budget = budget
+
+    def suppressed_one_more(self) -> None:
+        """Count a suppressed row. Raises ItemFailed when this attempt alone has spent the run's error budget."""
+        self._suppressed += 1
+        if self._budget is not None and self._suppressed > self._budget:
+            raise self.fail(
+                ErrorBudgetExceeded(
+                    f"more than {self._budget} rows of one work item were quarantined, dropped or nulled after an error",
+                    where=f"item {self.item.index}",
+                    mend="Look at the first of them, mend the step or the input, or raise the error budget.",
+                )
+            )
 
     def fail(self, error: CloudshardError) -> ItemFailed:
         """Remember the first error; what to raise."""

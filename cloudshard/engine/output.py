@@ -12,11 +12,11 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from cloudshard.engine.attempt import AttemptContext, ItemOutput, OutputFactory
-from cloudshard.engine.block import Block
+from cloudshard.engine.block import Block, Origin
 from cloudshard.engine.item import ItemState
-from cloudshard.engine.policy import suppress
+from cloudshard.engine.policy import is_out_of_memory, step_error, suppress
 from cloudshard.engine.segments import Segment
-from cloudshard.errors import CloudshardError, SchemaError
+from cloudshard.errors import CloudshardError, RowError, SchemaError
 from cloudshard.ledger import keys
 from cloudshard.ledger.records import PartRecord, WorkItem
 from cloudshard.plan.values import SinkSpec
@@ -74,12 +74,18 @@ class _StoreItemOutput:
             if schema is None and block.table is not None:
                 schema = block.table.schema
             self._writer = self._factory.format.open_writer(self._stream, schema, sink.options)
+        if bad_row is not None and hasattr(self._writer, "bad_row"):
+            self._writer.bad_row = bad_row
         self._writer.write(block)
         target = self._factory.sink.target_part_bytes
         if target is not None and self._stream.tell() >= target:
             self._end_part()
 
     def _end_part(self) -> None:
+        if not self._writer.rows:  # all that came could not be written
+            self._stream.abort()
+            self._stream = self._writer = None
+            return
         self._writer.finish()
         upload, parts, size, checksum = self._stream.finish_parts()
         base: Any = "output" if self._factory.sink.url is not None else "run"
@@ -96,7 +102,21 @@ class _StoreItemOutput:
     def keep_quarantine(self, file: BinaryIO, size: int) -> str | None:
         attempt = self._attempt
         key = keys.quarantine(attempt.stage, attempt.item, attempt.nonce)
-        self._factory.run_store.put(key, file.read())
+        store = self._factory.run_store
+        if size <= store.default_part_size:
+            store.put(key, file.read())
+            return key
+        from cloudshard.store.upload import UploadStream
+
+        stream = UploadStream(store, key)
+        try:
+            while piece := file.read(1 << 20):
+                stream.write(piece)
+            upload, parts, _, _ = stream.finish_parts()
+            store.finish_upload(upload, parts)
+        except CloudshardError:
+            stream.abort()
+            raise
         return key
 
     def finish(self) -> tuple[PartRecord, ...]:
@@ -160,19 +180,33 @@ class OutputSegment(Segment):
         state = self.states[block.origin.item]
         tally = state.writer
         gone = tally.dropped + tally.quarantined
-        rows_in = len(block)
+        rows = len(block)
         if self._conformer is not None:
             block = self._conform(block, state)
+
+        def bad_row(error: RowError, row: Any) -> None:
+            self._suppress(state, error, block.origin, error.position, row)
+
         try:
             if len(block):
-                self.output_of(state).write(block, None)
+                self.output_of(state).write(block, bad_row)
         except CloudshardError as error:
             raise state.fail(error) from error
         except (TypeError, ValueError, pa.ArrowException) as error:  # a value that the format cannot hold
+            if is_out_of_memory(error):
+                raise state.fail(step_error(error, "write", block.origin.object)) from error
             raise state.fail(SchemaError(f"rows cannot be written: {error}", where=block.origin.object)) from error
-        tally.through(rows_in, len(block), tally.dropped + tally.quarantined - gone)
+        suppressed = tally.dropped + tally.quarantined - gone
+        tally.through(rows, rows - suppressed, suppressed)
+
+    def _suppress(self, state: ItemState, error: RowError | SchemaError, origin: Origin, position: int, row: Any) -> None:
+        """A row that does not fit the schema or the format follows the sink's policy."""
+        suppress(state, state.writer, self._policy, error, step="write", origin=origin, position=position, row=row)
 
     def _conform(self, block: Block, state: ItemState) -> Block:
+        if self._conformer is None:
+            return block
+
         def report(index: int, column: str, reason: str) -> None:
             row = block.rows[index] if block.rows is not None else block.table.slice(index, 1).to_pylist()[0]
             error = SchemaError(
@@ -180,10 +214,8 @@ class OutputSegment(Segment):
                 where=f"{block.origin.object}, {block.origin.unit} {block.positions[index]}",
                 mend="Declare the schema of the sink, mend the row in a step, or set new_columns='quarantine'.",
             )
-            suppress(state, state.writer, self._policy, error, step="write", origin=block.origin, position=block.positions[index], row=row)
+            self._suppress(state, error, block.origin, block.positions[index], row)
 
-        if self._conformer is None:
-            return block
         try:
             return self._conformer.conform(block, report)
         except SchemaError as error:

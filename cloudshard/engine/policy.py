@@ -1,4 +1,7 @@
-"""What to do about a row that failed: raise | null | drop | quarantine, with the place and a counter for each."""
+"""What to do about a row that failed: raise | null | drop | quarantine, with the place and a counter for each.
+
+Running out of memory is never a row's fault: it fails the item under every policy, so that the worker can try it with more.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,12 @@ from cloudshard.plan.values import OnError
 #: Told before each call of user code in careful mode: (object, position, step).
 BeforeRow = Callable[[str, int, str], None]
 
+#: Names, because the types belong to libraries that need not be imported.
+OUT_OF_MEMORY = frozenset({"MemoryError", "ArrowMemoryError", "OutOfMemoryException", "OutOfMemoryError", "_ArrayMemoryError"})
+
+_MEND = 'Mend the function or the row, or give the step on_error="quarantine" or "drop".'
+_MEND_SQL = "Mend the SQL, or convert the column before."
+
 
 def user_traceback(error: BaseException) -> str:
     """The traceback without our own frames at its head."""
@@ -23,16 +32,21 @@ def user_traceback(error: BaseException) -> str:
     return "".join(lines)
 
 
-def step_error(error: BaseException, step: str, origin: Origin, position: int) -> StepError:
-    """The user's exception as a StepError that names step, object and position."""
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the error says that there is no more memory (of any library)."""
+    return type(error).__name__ in OUT_OF_MEMORY
+
+
+def step_error(error: BaseException, step: str, where: str) -> StepError:
+    """The user's exception as a StepError that names step and place."""
     if isinstance(error, StepError):
         return error
-    what = f"step {step} failed: {type(error).__name__}: {error}"
+    sql = type(error).__module__.lstrip("_").partition(".")[0] == "duckdb"
     made = StepError(
-        what,
+        f"step {step} failed: {error}" if sql else f"step {step} failed: {type(error).__name__}: {error}",
         step=step,
-        where=f"{origin.object}, {origin.unit} {position}",
-        mend="Mend the function or the row, or give the step on_error='quarantine' | 'drop' | 'null'.",
+        where=where,
+        mend=_MEND_SQL if sql else _MEND,
         traceback=user_traceback(error),
     )
     made.__cause__ = error
@@ -50,18 +64,22 @@ def suppress(
     position: int,
     row: bytes | Mapping[str, Any] | None,
 ) -> bool:
-    """Apply the policy to one failed row. True: the row stays, with null for the result. Raises ItemFailed for "raise"."""
-    if policy == "raise":
-        raise state.fail(error if isinstance(error, InputError) else step_error(error, step, origin, position))
+    """Apply the policy to one failed row. True: the row stays, with null for the result.
+
+    Raises ItemFailed for "raise", and when the attempt has suppressed more rows than the error budget of the whole run.
+    """
+    if policy == "raise" or is_out_of_memory(error):
+        where = f"{origin.object}, {origin.unit} {position}"
+        raise state.fail(error if isinstance(error, InputError) else step_error(error, step, where))
     if policy == "null":
         tally.nulled += 1
-        return True
-    if policy == "drop":
+    elif policy == "drop":
         tally.dropped += 1
-        return False
-    tally.quarantined += 1
-    state.quarantine.add(row, origin, position, error, step)
-    return False
+    else:
+        tally.quarantined += 1
+        state.quarantine.add(row, origin, position, error, step)
+    state.suppressed_one_more()
+    return policy == "null"
 
 
-__all__ = ["BeforeRow", "ItemFailed", "step_error", "suppress", "user_traceback"]
+__all__ = ["BeforeRow", "ItemFailed", "is_out_of_memory", "step_error", "suppress", "user_traceback"]

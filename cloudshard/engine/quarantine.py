@@ -9,7 +9,7 @@ column                  meaning
 ``error_type``          name of the exception's class
 ``message``             its text
 ``traceback``           where it was raised, user code's frames only (empty when no code was running)
-``step``                the step's name; ``reader`` and ``sink`` for rows that could not be read or written
+``step``                the step's name; ``read`` and ``write`` for rows that could not be read or written
 ``object``              URL of the input object
 ``position``, ``unit``  the row's place in it: byte offset of its line, or its index
 ``item``, ``epoch``     work item and epoch of the attempt
@@ -61,12 +61,10 @@ _MAX_ROW_TEXT = 16 << 20
 class Quarantine:
     """The quarantined rows of one attempt; costs nothing while there are none."""
 
-    def __init__(self, item: int, epoch: int, *, keep: list[dict[str, Any]] | None = None) -> None:
-        """``keep``: rows go into this list instead of a file (local execution)."""
+    def __init__(self, item: int, epoch: int) -> None:
         self.rows = 0
         self._item = item
         self._epoch = epoch
-        self._keep = keep
         self._held: list[dict[str, Any]] = []
         self._held_bytes = 0
         self._file: Any = None
@@ -88,9 +86,6 @@ class Quarantine:
             "epoch": self._epoch,
         }
         self.rows += 1
-        if self._keep is not None:
-            self._keep.append(record)
-            return
         self._held.append(record)
         self._held_bytes += sum(len(value) for value in record.values() if isinstance(value, str))
         if len(self._held) >= _HELD_ROWS or self._held_bytes >= _HELD_BYTES:
@@ -107,8 +102,8 @@ class Quarantine:
             self._held, self._held_bytes = [], 0
 
     def finish(self) -> tuple[BinaryIO, int] | None:
-        """(file at its start, size), or None when there are no rows or they went into a list."""
-        if not self.rows or self._keep is not None:
+        """(file at its start, size), or None when there are no rows."""
+        if not self.rows:
             return None
         self._flush()
         self._writer.close()

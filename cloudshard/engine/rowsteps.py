@@ -7,7 +7,7 @@ is dealt with, and the same iterator goes on behind it: an error costs one ``try
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
 from typing import Any
 
@@ -20,8 +20,9 @@ from cloudshard.engine.item import ItemState, Tally
 from cloudshard.engine.policy import BeforeRow, suppress
 from cloudshard.plan.values import StepSpec
 
+#: In the place of a result: the row is gone, and counted.
 _FAILED = object()
-_NOTHING = type(None)
+_NONE = type(None)
 
 
 class RowStep:
@@ -30,182 +31,198 @@ class RowStep:
     def __init__(self, spec: StepSpec, index: int, function: Callable[..., Any] | None) -> None:
         self.spec = spec
         self.index = index
-        self.function = function
+        self.function = _listed(function) if spec.kind == "flat_map" and function is not None else function
         self.before_row: BeforeRow | None = None
         self.shared_limits: dict[str, int] | None = None
-        self._apply = getattr(self, f"_{spec.kind}")
+        self._apply: Callable[[Block, ItemState, Tally], Block] = getattr(self, f"_{spec.kind}")
+        # the function may change a row in place before it fails: what came in is what the policy keeps
+        self._copies = spec.on_error in ("quarantine", "null")
 
     def run(self, block: Block, state: ItemState) -> Block:
         """The block after this step; rows that failed have been dealt with."""
         tally = state.tallies[self.index]
         began = time.perf_counter()
-        gone = tally.dropped + tally.quarantined
-        if self.native(block):
-            return self._native(block, state, tally)
-        block = as_rows(block)
-        rows, positions = self._apply(block, state, tally)
-        tally.through(len(block), len(rows), tally.dropped + tally.quarantined - gone)
+        made = self._apply(block, state, tally)
         tally.seconds += time.perf_counter() - began
-        return Block(block.origin, positions, rows=rows, nbytes=block.nbytes)
-
-    def native(self, block: Block) -> bool:
-        """Whether the step works on the block's table as it is."""
-        return block.table is not None and self.spec.kind in ("sample", "limit")
-
-    def _native(self, block: Block, state: ItemState, tally: Tally) -> Block:
-        if self.spec.kind == "sample":
-            flags = sample_flags(block, float(self.spec.params["fraction"]), int(self.spec.params.get("seed", 0)))
-            positions: Sequence[int] = list(compress(block.positions, flags))
-            table = block.table.filter(pa.array(flags, pa.bool_()))
-        else:
-            limits, left = self._left(state)
-            table, positions = block.table.slice(0, left), block.positions[:left]
-            limits[self.spec.name] = left - len(positions)
-        tally.through(len(block), len(positions))
-        return Block(block.origin, positions, table=table, nbytes=block.nbytes)
+        return made
 
     # ------------------------------------------------------------ the loop
 
-    def _results(self, block: Block, state: ItemState, tally: Tally) -> list[Any]:
-        """One result per row; ``_FAILED`` where the row is gone, None-filled where the policy says so."""
+    def _results(self, block: Block, state: ItemState, tally: Tally) -> tuple[list[Any], Sequence[Row]]:
+        """(one result per row, ``_FAILED`` where the row is gone, None where the policy says null; the rows as they came in)."""
         rows = block.rows or []
-        if self.before_row is not None:
-            self.before_row(block.origin.object, block.positions[0] if rows else -1, self.spec.name)
-        # the function may change a row in place before it fails: the quarantine keeps what came in
-        kept = [row.copy() for row in rows] if self.spec.on_error == "quarantine" else rows
+        if self.before_row is not None and rows:
+            self.before_row(block.origin.object, block.positions[0], self.spec.name)
+        kept = [row.copy() for row in rows] if self._copies else rows
         results: list[Any] = []
         source = iter(rows)
         while True:
             try:
-                results.extend(map(self.function, source))  # type: ignore[arg-type]  # rows steps have a function
-                return results
+                results.extend(map(self.function, source))  # type: ignore[arg-type]  # these steps have a function
+                return results, kept
             except Exception as error:  # noqa: BLE001 - user code may raise anything; the policy decides
                 at = len(results)
-                stays = suppress(
-                    state,
-                    tally,
-                    self.spec.on_error,
-                    error,
-                    step=self.spec.name,
-                    origin=block.origin,
-                    position=block.positions[at],
-                    row=kept[at],
-                )
-                results.append(None if stays else _FAILED)
+                results.append(self._failure(block, kept[at], at, error, state, tally))
 
-    def _wrong(self, results: list[Any], allowed: set[type], block: Block, state: ItemState, tally: Tally, expected: str) -> None:
+    def _failure(self, block: Block, row: Row, at: int, error: BaseException, state: ItemState, tally: Tally) -> Any:
+        """What stands in the place of the result of a row that failed."""
+        policy, position = self.spec.on_error, block.positions[at]
+        stays = suppress(state, tally, policy, error, step=self.spec.name, origin=block.origin, position=position, row=row)
+        return None if stays else _FAILED
+
+    def _refuse(
+        self,
+        results: list[Any],
+        kept: Sequence[Row],
+        wrong: Callable[[Any], bool],
+        expected: str,
+        block: Block,
+        state: ItemState,
+        tally: Tally,
+    ) -> None:
         """Results of a wrong type are the row's failure, like an exception."""
-        wrong = set(map(type, results)) - allowed - {object}
-        if not wrong:
-            return
         for at, result in enumerate(results):
-            if type(result) in wrong and not (dict in allowed and isinstance(result, dict)):
+            if result is not _FAILED and wrong(result):
                 error = TypeError(f"the function returned {type(result).__name__}, expected {expected}")
-                stays = suppress(
-                    state,
-                    tally,
-                    self.spec.on_error,
-                    error,
-                    step=self.spec.name,
-                    origin=block.origin,
-                    position=block.positions[at],
-                    row=(block.rows or [])[at],
-                )
-                results[at] = None if stays else _FAILED
+                results[at] = self._failure(block, kept[at], at, error, state, tally)
 
-    # ------------------------------------------------------------ kinds
+    # ------------------------------------------------------------ steps with a function
 
-    def _map(self, block: Block, state: ItemState, tally: Tally) -> tuple[list[Row], Sequence[int]]:
+    def _map(self, block: Block, state: ItemState, tally: Tally) -> Block:
+        block = as_rows(block)
         into = self.spec.params.get("into")
-        results = self._results(block, state, tally)
         if into is not None:
-            return self._put(block, results, into)
-        self._wrong(results, {dict, _NOTHING}, block, state, tally, "a row (dict) or None")
-        if _NOTHING not in set(map(type, results)) and _FAILED not in results:
-            return results, block.positions
-        flags = [result is not None and result is not _FAILED for result in results]
-        return list(compress(results, flags)), list(compress(block.positions, flags))
+            return self._map_into(block, str(into), state, tally)
+        results, kept = self._results(block, state, tally)
+        kinds = set(map(type, results))
+        if kinds == {dict}:
+            tally.through(len(results), len(results))
+            return Block(block.origin, block.positions, rows=results, nbytes=block.nbytes)
+        if not kinds <= {dict, _NONE, object}:
+            self._refuse(
+                results, kept, lambda one: one is not None and not isinstance(one, dict), "a row (dict) or None", block, state, tally
+            )
+        return _chosen(block, results, [one is not None and one is not _FAILED for one in results], tally, _lost(results))
 
-    def _put(self, block: Block, results: list[Any], into: str) -> tuple[list[Row], Sequence[int]]:
+    def _map_into(self, block: Block, into: str, state: ItemState, tally: Tally) -> Block:
+        results, kept = self._results(block, state, tally)
+        lost = _lost(results)
+        # neither the row that an earlier step holds on to nor the one that stands here twice may change
+        rows = [{**row, into: one} for row, one in zip(kept, results, strict=True) if one is not _FAILED]
+        tally.through(len(results), len(rows), lost)
+        if not lost:
+            return Block(block.origin, block.positions, rows=rows, nbytes=block.nbytes)
+        positions = [position for position, one in zip(block.positions, results, strict=True) if one is not _FAILED]
+        return Block(block.origin, positions, rows=rows, nbytes=block.nbytes)
+
+    def _filter(self, block: Block, state: ItemState, tally: Tally) -> Block:
+        block = as_rows(block)
+        flags, kept = self._results(block, state, tally)
+        if not set(map(type, flags)) <= {bool}:
+            self._refuse(flags, kept, _is_no_flag, "True or False", block, state, tally)
+        lost = _lost(flags)
+        return _chosen(block, kept, [one is not _FAILED and bool(one) for one in flags], tally, lost)
+
+    def _flat_map(self, block: Block, state: ItemState, tally: Tally) -> Block:
+        block = as_rows(block)
+        results, _ = self._results(block, state, tally)
         rows: list[Row] = []
         positions: list[int] = []
-        for row, result, position in zip(block.rows or [], results, block.positions, strict=True):
-            if result is not _FAILED:
-                row[into] = result
-                rows.append(row)
-                positions.append(position)
-        return rows, positions
-
-    def _filter(self, block: Block, state: ItemState, tally: Tally) -> tuple[list[Row], Sequence[int]]:
-        flags = self._results(block, state, tally)
-        wrong = {kind for kind in set(map(type, flags)) - {bool, object, _NOTHING} if kind.__name__ not in ("bool_", "bool")}
-        if wrong or _NOTHING in set(map(type, flags)):
-            allowed = set(map(type, flags)) - wrong - {_NOTHING}
-            self._wrong(flags, allowed, block, state, tally, "True or False")
-        flags = [flag is not _FAILED and bool(flag) for flag in flags]
-        if all(flags):
-            return block.rows or [], block.positions
-        return list(compress(block.rows or [], flags)), list(compress(block.positions, flags))
-
-    def _flat_map(self, block: Block, state: ItemState, tally: Tally) -> tuple[list[Row], Sequence[int]]:
-        rows: list[Row] = []
-        positions: list[int] = []
-        for results, position, origin_row in zip(self._lists(block, state, tally), block.positions, block.rows or [], strict=True):
-            bad = next((one for one in results if not isinstance(one, dict)), None)
-            if bad is not None:
-                error = TypeError(f"the function yielded {type(bad).__name__}, expected rows (dict)")
-                where = {"step": self.spec.name, "origin": block.origin, "position": position, "row": origin_row}
-                suppress(state, tally, self.spec.on_error, error, **where)  # type: ignore[arg-type]
+        for made, position in zip(results, block.positions, strict=True):
+            if made is _FAILED:
                 continue
-            rows += results
-            positions += [position] * len(results)
-        return rows, positions
+            rows += made
+            positions += [position] * len(made)
+            tally.added += max(0, len(made) - 1)
+            tally.filtered += not made
+        if len(set(map(id, rows))) < len(rows):  # one dict given twice is two rows all the same
+            rows = [row.copy() for row in rows]
+        tally.rows_in += len(results)
+        tally.rows_out += len(rows)
+        return Block(block.origin, positions, rows=rows, nbytes=block.nbytes)
 
-    def _lists(self, block: Block, state: ItemState, tally: Tally) -> list[list[Any]]:
-        function = self.function
+    # ------------------------------------------------------------ steps by identity and number
 
-        def listed(row: Row) -> list[Any]:
-            made = function(row)  # type: ignore[misc]
-            if made is None:
-                return []
-            if isinstance(made, (dict, str, bytes)):
-                raise TypeError(f"the function returned {type(made).__name__}, expected an iterable of rows")
-            return list(made)
-
-        self.function = listed
-        try:
-            results = self._results(block, state, tally)
-        finally:
-            self.function = function
-        return [[] if result is _FAILED or result is None else result for result in results]
-
-    def _sample(self, block: Block, state: ItemState, tally: Tally) -> tuple[list[Row], Sequence[int]]:
+    def _sample(self, block: Block, state: ItemState, tally: Tally) -> Block:
         flags = sample_flags(block, float(self.spec.params["fraction"]), int(self.spec.params.get("seed", 0)))
-        return list(compress(block.rows or [], flags)), list(compress(block.positions, flags))
+        return _chosen(block, block.rows, flags, tally)
 
-    def _row_number(self, block: Block, state: ItemState, tally: Tally) -> tuple[list[Row], Sequence[int]]:
-        into = str(self.spec.params["into"])
-        for row, position in zip(block.rows or [], block.positions, strict=True):
-            row[into] = position
-        return block.rows or [], block.positions
-
-    def _limit(self, block: Block, state: ItemState, tally: Tally) -> tuple[list[Row], Sequence[int]]:
-        limits, left = self._left(state)
-        rows = (block.rows or [])[:left]
-        limits[self.spec.name] = left - len(rows)
-        return rows, block.positions[: len(rows)]
-
-    def _left(self, state: ItemState) -> tuple[dict[str, int], int]:
+    def _limit(self, block: Block, state: ItemState, tally: Tally) -> Block:
         limits = state.limit_left if self.shared_limits is None else self.shared_limits
-        return limits, limits.setdefault(self.spec.name, int(self.spec.params["rows"]))
+        left = limits.setdefault(self.spec.name, int(self.spec.params["rows"]))
+        taken = min(left, len(block))
+        limits[self.spec.name] = left - taken
+        if taken == len(block):
+            tally.through(taken, taken)
+            return block
+        return _chosen(block, block.rows, [at < taken for at in range(len(block))], tally)
+
+    def _row_number(self, block: Block, state: ItemState, tally: Tally) -> Block:
+        into = str(self.spec.params["into"])
+        tally.through(len(block), len(block))
+        if block.table is not None:
+            column = pa.array(block.positions, pa.int64())
+            at = block.table.schema.get_field_index(into)
+            table = block.table.append_column(into, column) if at < 0 else block.table.set_column(at, into, column)
+            return Block(block.origin, block.positions, table=table, nbytes=block.nbytes)
+        rows = [{**row, into: position} for row, position in zip(block.rows or (), block.positions, strict=True)]
+        return Block(block.origin, block.positions, rows=rows, nbytes=block.nbytes)
+
+
+def _chosen(block: Block, rows: Sequence[Row] | None, flags: list[bool], tally: Tally, lost: int = 0) -> Block:
+    """The rows whose flag is set; ``lost`` of the others were removed by the error policy, and are counted."""
+    count = sum(flags)
+    tally.through(len(block), count, lost)
+    if count == len(block):
+        return Block(
+            block.origin,
+            block.positions,
+            rows=None if block.table is not None else list(rows or ()),
+            table=block.table,
+            nbytes=block.nbytes,
+        )
+    positions = list(compress(block.positions, flags))
+    nbytes = block.nbytes * count // len(block)
+    if block.table is not None:
+        return Block(block.origin, positions, table=block.table.filter(pa.array(flags, pa.bool_())), nbytes=nbytes)
+    return Block(block.origin, positions, rows=list(compress(rows or (), flags)), nbytes=nbytes)
+
+
+def _lost(results: Iterable[Any]) -> int:
+    return sum(one is _FAILED for one in results)
+
+
+def _is_no_flag(value: Any) -> bool:
+    """bool and numpy's bool are flags; None, numbers and text are mistakes as often as not."""
+    return not isinstance(value, bool) and type(value).__name__ not in ("bool_", "bool")
+
+
+def _listed(function: Callable[..., Any]) -> Callable[[Row], list[Row]]:
+    """A flat_map's function as one that gives a list of rows: a generator is run to its end, and what it gives is checked."""
+
+    def listed(row: Row) -> list[Row]:
+        made = function(row)
+        if made is None:
+            return []
+        if isinstance(made, (dict, str, bytes)):
+            raise TypeError(f"the function returned {type(made).__name__}, expected an iterable of rows")
+        rows = made if type(made) is list else list(made)
+        for one in rows:
+            if not isinstance(one, dict):
+                raise TypeError(f"the function yielded {type(one).__name__}, expected rows (dict)")
+        return rows
+
+    return listed
 
 
 def sample_flags(block: Block, fraction: float, seed: int) -> list[bool]:
     """Which rows a sample keeps: xxh3_64 of (object, position), keyed by the seed; the same whatever the batches or workers.
 
-    The object counts by its URL. ``tests/engine/test_sample.py`` pins vectors.
+    The object counts by its URL. Rows made of one row (``flat_map``) are kept or left out together. ``tests/engine/test_sample.py`` pins
+    vectors.
     """
     bound = int(fraction * 2.0**64)
-    base = f"{block.origin.object}\0".encode()
+    base = f"{block.origin.object}\0".encode("utf-8", "surrogatepass")
     digest = xxhash.xxh3_64_intdigest
-    return [digest(base + str(position).encode(), seed=seed & 0xFFFFFFFFFFFFFFFF) < bound for position in block.positions]
+    key = seed & 0xFFFFFFFFFFFFFFFF
+    return [digest(base + str(position).encode(), seed=key) < bound for position in block.positions]

@@ -11,11 +11,17 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from cloudshard.engine.block import Block
+from cloudshard.engine.convert import slice_of
 from cloudshard.engine.item import ItemFailed, ItemState
 from cloudshard.engine.rowsteps import RowStep
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+#: A flat_map is given so many rows at a time, and what it made goes on in blocks of so many: memory stays bounded by the rows of a few
+#: parents, however many children they have.
+FLAT_MAP_ROWS = 64
+MOST_ROWS = 4096
 
 
 class Segment:
@@ -83,9 +89,22 @@ class RowSegment(Segment):
         self.steps = steps
 
     def push(self, block: Block) -> None:
-        state = self.states[block.origin.item]
-        for step in self.steps:
+        self._run(block, 0, self.states[block.origin.item])
+
+    def _run(self, block: Block, begin: int, state: ItemState) -> None:
+        """The block through the steps from ``begin`` on, and down."""
+        for index in range(begin, len(self.steps)):
             if not len(block):
                 return
+            step = self.steps[index]
+            multiplies = step.spec.kind == "flat_map"
+            if multiplies and len(block) > FLAT_MAP_ROWS:
+                for start in range(0, len(block), FLAT_MAP_ROWS):
+                    self._run(slice_of(block, start, min(len(block), start + FLAT_MAP_ROWS)), index, state)
+                return
             block = step.run(block, state)
+            if multiplies and len(block) > MOST_ROWS:
+                for start in range(0, len(block), MOST_ROWS):
+                    self._run(slice_of(block, start, min(len(block), start + MOST_ROWS)), index + 1, state)
+                return
         self.emit(block)

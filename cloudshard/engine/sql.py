@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import pyarrow as pa
 
-from cloudshard.engine.tables import TableFunction
-from cloudshard.errors import StepError
-
-#: How :func:`cloudshard.plan.steps.filter_step` writes a condition: such a step keeps each row's place.
-FILTER_HEAD = "SELECT * FROM batch WHERE ("
+#: How :func:`cloudshard.plan.steps.filter_step` writes a condition.
+_FILTER = re.compile(r"SELECT \* FROM batch WHERE \(\n(?P<condition>.*)\n\)\Z", re.DOTALL)
 
 #: No files, no network, no extensions to download, no Python variables: SQL in a recipe is a function of the batch. Locked last.
+#: A setting that a version does not know is one that it does not need.
 _SETTINGS = (
     "SET threads=1",
+    "SET TimeZone='UTC'",
     "SET arrow_large_buffer_size=true",
     "SET python_enable_replacements=false",
     "SET autoinstall_known_extensions=false",
@@ -36,31 +38,40 @@ def connection(_process: int) -> Any:
     return made
 
 
-def sql_function(query: str, step: str) -> TableFunction:
-    """The query as a function from table to table. DuckDB's errors become StepErrors with its message."""
+def sql_function(query: str) -> Callable[[pa.Table], pa.Table]:
+    """The query as a function from table to table. Raises DuckDB's own errors."""
 
     def run(table: pa.Table) -> pa.Table:
-        import os
-
-        import duckdb
-
         database = connection(os.getpid())
         database.register("batch", table)
         try:
             return database.sql(query).to_arrow_table()
-        except duckdb.Error as error:
-            raise StepError(f"step {step}: {error}", step=step, mend="Mend the SQL, or give the column a type.") from error
         finally:
             database.unregister("batch")
 
     return run
 
 
-def is_filter(query: str) -> bool:
-    """Whether the step is a condition over the rows."""
-    return query.startswith(FILTER_HEAD)
+def hopeless_errors() -> tuple[type[BaseException], ...]:
+    """DuckDB's errors about the query itself: no row's fault."""
+    import duckdb
+
+    return (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException, duckdb.PermissionException, duckdb.NotSupportedError)
 
 
-def mask_query(query: str) -> str:
-    """The condition as one boolean column."""
-    return f"SELECT ({query[len(FILTER_HEAD) :]} AS keep FROM batch"  # noqa: S608 - the user's own SQL, rearranged
+def mask_query(query: str) -> str | None:
+    """For a step that is only a condition over single rows: the condition as a column, which leaves the rows as they are. Else None.
+
+    A query that merely looks like one (it goes on behind the condition, say) is refused by the parser in its new form.
+    """
+    found = _FILTER.match(query)
+    if found is None:
+        return None
+    import duckdb
+
+    made = f"SELECT (\n{found['condition']}\n) AS keep FROM batch"  # noqa: S608 - the user's own SQL, rearranged
+    try:
+        statements = duckdb.extract_statements(made)
+    except duckdb.Error:
+        return None
+    return made if len(statements) == 1 and statements[0].type == duckdb.StatementType.SELECT else None

@@ -1,226 +1,210 @@
-"""Batch segments: map_batches and SQL over Arrow tables, with a queue of their own that fires when it is full."""
+"""Batch segments: map_batches and SQL over Arrow tables (or rows), and SQL conditions, which leave rows as they are."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
+from itertools import compress
 from typing import Any
 
 import pyarrow as pa
 
-from cloudshard.engine.block import Block, Origin
-from cloudshard.engine.convert import as_table, concat, given, rows_of, taken
-from cloudshard.engine.item import ItemFailed
-from cloudshard.engine.policy import BeforeRow, suppress
-from cloudshard.engine.segments import Segment
-from cloudshard.errors import StepError
+from cloudshard.engine.batches import Piece, QueueSegment
+from cloudshard.engine.block import Block, Row
+from cloudshard.engine.convert import RowTables, WrongBatch, as_rows, concat, given, rows_of, taken
 from cloudshard.plan.values import StepSpec
 
-#: Without a size given, a batch fires at these: Arrow's overhead is gone above a few thousand rows, memory stays bounded.
+#: Without a size given, a batch fires at these: Arrow's and DuckDB's overhead is gone above a few thousand rows, memory stays bounded.
 DEFAULT_BATCH_ROWS = 16_384
 DEFAULT_BATCH_BYTES = 64 << 20
+#: SQL over rows is bounded more tightly: a dict costs several times its table, and DuckDB needs no more to be quick.
+SQL_BATCH_ROWS = 8_192
+SQL_BATCH_BYTES = 16 << 20
 
 #: A table to a table.
 TableFunction = Callable[[pa.Table], pa.Table]
 
 
-class BatchSegment(Segment):
-    """One batch step. ``span``: one output row per input row is promised, so a batch may hold rows of several items."""
+class TableSegment(QueueSegment):
+    """A step from tables to tables. ``schema``: of the input, when no step before may have changed the columns."""
 
     def __init__(
-        self, spec: StepSpec, index: int, function: TableFunction, *, keeps_rows: bool, careful: bool, schema: pa.Schema | None = None
+        self,
+        spec: StepSpec,
+        index: int,
+        function: Callable[[Any], Any],
+        *,
+        careful: bool = False,
+        schema: pa.Schema | None = None,
+        hopeless: tuple[type[BaseException], ...] = (),
     ) -> None:
-        super().__init__()
-        self.spec = spec
-        self.index = index
-        self.before_row: BeforeRow | None = None
+        sql = spec.kind == "sql"
+        rows = int(spec.params.get("batch_rows") or (SQL_BATCH_ROWS if sql else DEFAULT_BATCH_ROWS))
+        nbytes = int(spec.params.get("batch_bytes") or (SQL_BATCH_BYTES if sql else DEFAULT_BATCH_BYTES))
+        super().__init__(spec, index, rows=1 if careful else rows, nbytes=nbytes, span=bool(spec.params.get("span_shards")))
         self._function = function
-        self._span = bool(spec.params.get("span_shards"))
-        self._keeps_rows = keeps_rows or self._span
-        self._rows = 1 if careful else int(spec.params.get("batch_rows") or DEFAULT_BATCH_ROWS)
-        self._bytes = int(spec.params.get("batch_bytes") or DEFAULT_BATCH_BYTES)
-        self._queues: dict[int, list[Block]] = {}
-        self._conformer = _conformer(schema)
-
-    def push(self, block: Block) -> None:
-        block = as_table(block, self._conformer)
-        name = -1 if self._span else block.origin.item
-        queue = self._queues.setdefault(name, [])
-        queue.append(block)
-        self.held[block.origin.item] += len(block)
-        rows = sum(map(len, queue))
-        while rows >= self._rows or (rows and sum(part.table.nbytes for part in queue) >= self._bytes):
-            batch = _cut(queue, min(rows, self._rows))
-            rows -= sum(map(len, batch))
-            self._fire(batch)
-
-    def flush(self, item: int) -> None:
-        if not self._span:
-            queue = self._queues.pop(item, [])
-            if queue:
-                self._fire(queue)
-
-    def drain(self) -> None:
-        for name in list(self._queues):
-            queue = self._queues.pop(name)
-            if queue:
-                self._fire(queue)
+        self._form = str(spec.params.get("as", "arrow"))
+        self._schema = schema
+        self._hopeless: tuple[type[BaseException], ...] = (WrongBatch, *hopeless)
+        self._makers: dict[int, RowTables] = {}
 
     def forget(self, item: int) -> None:
         super().forget(item)
-        for name, queue in list(self._queues.items()):
-            self._queues[name] = [block for block in queue if block.origin.item != item]
+        self._makers.pop(item, None)
 
-    # ------------------------------------------------------------ one batch
+    def settle(self, item: int) -> None:
+        if not self.held[item]:
+            self._makers.pop(item, None)
+        super().settle(item)
 
-    def _fire(self, batch: Sequence[Block]) -> None:
-        batch = [block for block in batch if not self.failed(block.origin.item)]
-        if not batch:
-            return
-        began = time.perf_counter()
-        outputs = self._attempt(batch)
-        seconds = time.perf_counter() - began
-        rows = sum(map(len, batch))
+    def _is_hopeless(self, error: BaseException) -> bool:
+        return isinstance(error, self._hopeless)
+
+    # ------------------------------------------------------------ preparing
+
+    def _prepare(self, batch: list[Block]) -> list[Piece]:
+        if self._form == "rows":
+            return [Piece(as_rows(block)) for block in batch]
+        return self._with_tables(batch)
+
+    def _with_tables(self, batch: list[Block]) -> list[Piece]:
+        """Tables for all blocks. Neighbouring row blocks become one table, so that many small ones cost what one costs."""
+        pieces: list[Piece] = []
+        group: list[Block] = []
         for block in batch:
-            state = self.states[block.origin.item]
-            state.tallies[self.index].seconds += seconds * len(block) / max(rows, 1)
-        for output in outputs:
-            self.emit(output)
-        for item in dict.fromkeys(block.origin.item for block in batch):
-            self.held[item] -= sum(len(block) for block in batch if block.origin.item == item)
-            self.settle(item)
+            if block.table is not None:
+                pieces += self._table_of(group)
+                group = []
+                pieces.append(Piece(block, block.table))
+            else:
+                group.append(block)
+        return pieces + self._table_of(group)
 
-    def _attempt(self, batch: Sequence[Block]) -> list[Block]:
-        """The batch's outputs; a batch that fails is bisected until the failing rows are alone."""
-        rows = sum(map(len, batch))
-        try:
-            return self._call(batch, rows)
-        except Exception as error:  # noqa: BLE001 - user code may raise anything; the policy decides
-            if rows == 1:
-                self._suppress(batch[0], error)
-                return self._nulled(batch[0])
-            left = list(batch)
-            halves = (_cut(left, rows // 2), left)
-            outputs: list[Block] = []
-            for half in halves:
-                alive = [block for block in half if not self.failed(block.origin.item)]
-                outputs += self._attempt(alive) if alive else []
-            return outputs
+    def _table_of(self, group: list[Block]) -> list[Piece]:
+        if not group:
+            return []
+        maker = self._makers.setdefault(-1 if self._span else group[0].origin.item, RowTables(self._schema))
+        bad: dict[int, str] = {}
 
-    def _call(self, batch: Sequence[Block], rows: int) -> list[Block]:
-        if self.before_row is not None:
-            self.before_row(batch[0].origin.object, batch[0].positions[0], self.spec.name)
-        table = self._function(concat([block.table for block in batch]))
-        if self._keeps_rows:
-            if table.num_rows != rows:
-                what = f"step {self.spec.name} got {rows} rows and returned {table.num_rows}, but spans shards"
-                raise StepError(
-                    what, step=self.spec.name, mend="With span_shards=True row i of the result must belong to row i of the batch."
-                )
-            return self._split(batch, table)
-        return [self._whole(batch, table, rows)]
+        def report(index: int, column: str, reason: str) -> None:
+            bad[index] = f"the row cannot be part of an Arrow table: {f'column {column!r}: ' if column else ''}{reason}"
 
-    def _split(self, batch: Sequence[Block], table: pa.Table) -> list[Block]:
-        outputs = []
-        at = 0
-        for block in batch:
-            self._count(block.origin.item, len(block), len(block))
-            outputs.append(Block(block.origin, block.positions, table=table.slice(at, len(block)), nbytes=block.nbytes))
+        kept, table = maker.make([row for block in group for row in block.rows or ()], report)
+        pieces: list[Piece] = []
+        start = at = 0
+        for block in group:
+            end = start + len(block)
+            if kept is not None:
+                for index in range(start, end):
+                    if index in bad:
+                        self.suppress_row(block, index - start, TypeError(bad[index]))
+                block = _without(block, {index - start for index in bad if start <= index < end})
+            pieces.append(Piece(block, table.slice(at, len(block))))
             at += len(block)
+            start = end
+        return pieces
+
+    # ------------------------------------------------------------ calling
+
+    def _call(self, batch: Sequence[Piece]) -> list[Block]:
+        rows = sum(map(len, batch))
+        argument: Any
+        if self._form == "rows":
+            # the function may change rows in place, fail, and be given them again in a smaller batch
+            argument = [row.copy() for piece in batch for row in piece.block.rows or ()]
+        else:
+            argument = given(concat([piece.table for piece in batch]), self._form)
+        result = taken(self._function(argument), self._span)
+        made = len(result) if isinstance(result, list) else result.num_rows
+        if made == rows:
+            return self._rejoin(batch, result)
+        if self._span:
+            raise WrongBatch(
+                f"the function got {rows} rows and returned {made}, but the step spans shards: row i of the result must belong to row i"
+            )
+        return self._replace(batch, result, rows, made)
+
+    def _rejoin(self, batch: Sequence[Piece], result: pa.Table | list[Row]) -> list[Block]:
+        """One row per row: each keeps its place. Neighbours of one origin travel on together."""
+        outputs: list[Block] = []
+        at = 0
+        for piece in _neighbours(batch):
+            self.states[piece.origin.item].tallies[self.index].through(len(piece), len(piece))
+            outputs.append(_block(piece, result[at : at + len(piece)] if isinstance(result, list) else result.slice(at, len(piece))))
+            at += len(piece)
         return outputs
 
-    def _whole(self, batch: Sequence[Block], table: pa.Table, rows: int) -> Block:
-        """All of one item: where the count is unchanged rows keep their places, else they get that of the batch's first row."""
-        positions = [position for block in batch for position in block.positions]
-        if table.num_rows != rows:
-            positions = [positions[0]] * table.num_rows
-        self._count(batch[0].origin.item, rows, table.num_rows)
-        return Block(batch[0].origin, positions, table=table, nbytes=sum(block.nbytes for block in batch))
-
-    def _count(self, item: int, rows_in: int, rows_out: int) -> None:
-        self.states[item].tallies[self.index].through(rows_in, rows_out)
-
-    def _suppress(self, block: Block, error: BaseException) -> None:
-        state = self.states[block.origin.item]
-        tally = state.tallies[self.index]
-        where = {"step": self.spec.name, "origin": block.origin, "position": block.positions[0], "row": rows_of(block.table)[0]}
-        try:
-            stays = suppress(state, tally, self.spec.on_error, error, **where)  # type: ignore[arg-type]
-        except ItemFailed:
-            return
-        tally.through(1, int(stays), int(not stays))
-
-    def _nulled(self, block: Block) -> list[Block]:
-        """Policy "null": the row goes on unchanged."""
-        return [block] if self.spec.on_error == "null" else []
+    def _replace(self, batch: Sequence[Piece], result: pa.Table | list[Row], rows: int, made: int) -> list[Block]:
+        """Another number of rows, all of one item: which belongs to which is not known, so all get the place of the batch's first row."""
+        first = batch[0].block
+        self.states[first.origin.item].tallies[self.index].through(rows, made)
+        nbytes = sum(piece.block.nbytes for piece in batch)
+        return [_block(Block(first.origin, [first.positions[0]] * made, nbytes=nbytes), result)]
 
 
-def _conformer(schema: pa.Schema | None) -> Any:
-    if schema is None:
-        return None
-    from cloudshard.formats.schema import Conformer
+class FilterSegment(TableSegment):
+    """``filter("SQL condition")``: DuckDB computes a mask; the rows themselves stay what and as they are.
 
-    return Conformer(schema, "collect")
+    ``whole``: the step's query as it was written. It is tried once, on no rows: what may not stand in a WHERE is refused there.
+    """
+
+    def __init__(self, spec: StepSpec, index: int, mask: TableFunction, *, whole: TableFunction, **options: Any) -> None:
+        super().__init__(spec, index, mask, **options)
+        self._whole: TableFunction | None = whole
+
+    def _call(self, batch: Sequence[Piece]) -> list[Block]:
+        rows = sum(map(len, batch))
+        table = concat([piece.table for piece in batch])
+        if self._whole is not None:
+            self._whole(table.slice(0, 0))
+            self._whole = None
+        mask: pa.Table = self._function(table)
+        if mask.num_rows != rows:
+            raise WrongBatch(f"the condition is not one of single rows: it gave {mask.num_rows} results for {rows} rows")
+        flags = [True] * rows
+        for column in mask.columns:  # COLUMNS(…) in a condition makes several, all of which must hold
+            flags = [flag and bool(value) for flag, value in zip(flags, column.to_pylist(), strict=True)]
+        outputs = []
+        at = 0
+        for piece in batch:
+            some = flags[at : at + len(piece)]
+            at += len(piece)
+            kept = _compressed(piece.block, some)
+            self.states[piece.block.origin.item].tallies[self.index].through(len(piece), len(kept))
+            outputs.append(kept)
+        return outputs
 
 
-def _cut(queue: list[Block], rows: int) -> list[Block]:
-    """Take the first ``rows`` rows off the queue."""
-    batch: list[Block] = []
-    while rows and queue:
-        block = queue[0]
-        if len(block) <= rows:
-            batch.append(queue.pop(0))
-            rows -= len(block)
+def _compressed(block: Block, flags: list[bool]) -> Block:
+    """The rows whose flag is set."""
+    if all(flags):
+        return block
+    positions = list(compress(block.positions, flags))
+    nbytes = block.nbytes * len(positions) // max(1, len(flags))
+    if block.table is not None:
+        return Block(block.origin, positions, table=block.table.filter(pa.array(flags, pa.bool_())), nbytes=nbytes)
+    return Block(block.origin, positions, rows=list(compress(block.rows or (), flags)), nbytes=nbytes)
+
+
+def _without(block: Block, bad: set[int]) -> Block:
+    return block if not bad else _compressed(block, [index not in bad for index in range(len(block))])
+
+
+def _neighbours(batch: Sequence[Piece]) -> list[Block]:
+    """Origins and positions of the batch, neighbours of the same origin joined (without their rows)."""
+    joined: list[Block] = []
+    for piece in batch:
+        block = piece.block
+        if joined and joined[-1].origin == block.origin:
+            joined[-1] = Block(block.origin, [*joined[-1].positions, *block.positions], nbytes=joined[-1].nbytes + block.nbytes)
         else:
-            batch.append(_slice(block, 0, rows))
-            queue[0] = _slice(block, rows, len(block))
-            rows = 0
-    return batch
+            joined.append(Block(block.origin, block.positions, nbytes=block.nbytes))
+    return joined
 
 
-def _slice(block: Block, start: int, end: int) -> Block:
-    share = block.nbytes * (end - start) // max(len(block), 1)
-    return Block(block.origin, block.positions[start:end], table=block.table.slice(start, end - start), nbytes=share)
+def _block(place: Block, result: pa.Table | list[Row]) -> Block:
+    if isinstance(result, list):
+        return Block(place.origin, place.positions, rows=result, nbytes=place.nbytes)
+    return Block(place.origin, place.positions, table=result, nbytes=place.nbytes)
 
 
-def batch_function(spec: StepSpec, function: Callable[..., Any]) -> TableFunction:
-    """The user's batch function as one from table to table."""
-    kind = str(spec.params.get("as", "arrow"))
-    return lambda table: taken(function(given(table, kind)), spec.name)
-
-
-class FilterSegment(Segment):
-    """``filter("sql condition")``: DuckDB computes the mask, Arrow filters; each row keeps its place."""
-
-    def __init__(self, spec: StepSpec, index: int, mask: TableFunction, *, schema: pa.Schema | None = None) -> None:
-        super().__init__()
-        self.spec = spec
-        self.index = index
-        self._mask = mask
-        self._conformer = _conformer(schema)
-
-    def push(self, block: Block) -> None:
-        block = as_table(block, self._conformer)
-        state = self.states[block.origin.item]
-        tally = state.tallies[self.index]
-        began = time.perf_counter()
-        try:
-            mask = self._mask(block.table).column(0).combine_chunks().fill_null(False)
-        except Exception as error:  # noqa: BLE001 - DuckDB's errors are the user's SQL
-            suppress(
-                state,
-                tally,
-                "raise",
-                error,
-                step=self.spec.name,
-                origin=Origin(block.origin.item, block.origin.object, block.origin.unit),
-                position=block.positions[0],
-                row=None,
-            )
-            return
-        table = block.table.filter(mask)
-        flags = mask.to_pylist()
-        positions = [position for position, flag in zip(block.positions, flags, strict=True) if flag]
-        tally.through(len(block), table.num_rows)
-        tally.seconds += time.perf_counter() - began
-        self.emit(Block(block.origin, positions, table=table, nbytes=block.nbytes))
+__all__ = ["FilterSegment", "TableFunction", "TableSegment", "rows_of"]

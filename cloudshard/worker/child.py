@@ -80,6 +80,10 @@ def _settle_libraries() -> None:
         sys.modules["numpy"].random.seed()  # a fork would repeat its siblings' numbers; the `random` module takes care of itself
 
 
+class _Orphaned(Exception):
+    """The supervisor is gone."""
+
+
 class Child:
     """State of one child. ``queue``: assignments that have not begun; ``open``: begun, no result yet."""
 
@@ -98,6 +102,12 @@ class Child:
 
     def run(self) -> int:
         """The loop; returns the exit status."""
+        try:
+            return self._loop()
+        except _Orphaned:
+            return 1
+
+    def _loop(self) -> int:
         while True:
             idle = not self.queue and not self.open
             if idle and self._stopping:
@@ -157,7 +167,7 @@ class Child:
         try:
             self._sock.sendall(b"".join(map(frame, messages)))
         except (BrokenPipeError, ConnectionResetError):
-            os._exit(1)  # the supervisor is gone
+            raise _Orphaned from None
 
     # ------------------------------------------------------------ attempts
 

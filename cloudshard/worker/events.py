@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -76,3 +77,11 @@ class ChildOutput:
 
 Event: TypeAlias = StageStarted | Progress | StageSealed | Note | ChildOutput
 Observer: TypeAlias = Callable[[Event], None]
+
+
+def tell_stderr(event: Event) -> None:
+    """The observer of those who bring none: what user code prints and what a person should know, a line each on stderr."""
+    if isinstance(event, ChildOutput):
+        sys.stderr.write(f"[{event.child}] {event.text}\n")
+    elif isinstance(event, Note):
+        sys.stderr.write(f"{event.level}: {event.text}\n" if event.level != "info" else f"{event.text}\n")

@@ -13,7 +13,8 @@ from cloudshard.errors import EXIT_DONE, RecipeError
 from cloudshard.ledger.records import CommitRecord, RunRecord, RunSettings, SealRecord, WorkItem
 from cloudshard.plan.values import StageSpec
 from cloudshard.store.port import Store
-from cloudshard.worker.events import Event
+from cloudshard.worker.events import Event, tell_stderr
+from cloudshard.worker.signals import stop_by_exception
 
 if TYPE_CHECKING:
     from cloudshard.plan.logical import Pipeline  # brings pyarrow, and with it threads unless the zygote imports it
@@ -66,7 +67,8 @@ def run_pipeline(
     ``processes``: children ("auto": usable cores); ``memory_per_child``: bytes (default: an equal share of the machine's or container's);
     ``max_shards``: stop after so many attempts; ``poll_interval``: seconds between looks when nothing is free; ``hang_seconds``: patience
     with one call of user code whose step declares no ``long_call_seconds``; ``grace_seconds``: how long running attempts may go on when
-    the worker is asked to stop (it is gone within 25 s in any case); ``safe``: refuse pickled functions; ``progress``: gets events.
+    the worker is asked to stop (it is gone within 25 s in any case); ``safe``: refuse pickled functions; ``progress``: gets events
+    (default: notes and what user code prints go to stderr).
 
     Raises RecipeError, PlanMismatch (another plan owns the prefix), RunFailed (dead items), ErrorBudgetExceeded, StoreError.
     """
@@ -77,7 +79,8 @@ def run_pipeline(
     # forked before any thread or client exists; children are forked from it with its imports
     zygote = None if prepare_only else start_zygote(("cloudshard.worker.stage_executor",))
     try:
-        run, created, store = _prepare(pipeline, run_url or default_run_url(pipeline), settings, safe)
+        with stop_by_exception("planning"):
+            run, created, store = _prepare(pipeline, run_url or default_run_url(pipeline), settings, safe)
         if prepare_only or zygote is None:
             return RunResult(EXIT_DONE, store.url, run.run_id, None, created)
         return _work(
@@ -287,7 +290,7 @@ def _work(
         resources.divide(count, memory_per_child),
         options,
         lambda stage: output_of(stage) if stage.sink.url is not None else store,
-        observer=progress or (lambda _event: None),
+        observer=progress or tell_stderr,
         store_options=secret_options,
         scratch=scratch,
     )

@@ -5,12 +5,15 @@ A handler only writes the signal's number into a pipe, so that the loop acts on 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+from cloudshard.errors import Preempted
 from cloudshard.worker.kinship import STOP_SIGNALS
 
 
@@ -56,3 +59,36 @@ class StopSignals:
             return [signal.Signals(number) for number in os.read(self._read, 4096)]
         except BlockingIOError:
             return []
+
+
+@contextlib.contextmanager
+def stop_by_exception(doing: str) -> Iterator[None]:
+    """Outside the loop: SIGTERM, SIGUSR1 and SIGHUP raise Preempted (SIGINT raises KeyboardInterrupt anyway).
+
+    ``doing``: what is interrupted. User code that catches everything does not get in the way.
+    """
+    heard: list[signal.Signals] = []
+
+    def stopped() -> Preempted:
+        return Preempted(f"{heard[0].name} while {doing}: nothing was begun", mend="Run the same command again.")
+
+    def raise_it(number: int, _frame: FrameType | None) -> None:
+        heard.append(signal.Signals(number))
+        raise stopped()
+
+    before: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in STOP_SIGNALS:
+            if number != signal.SIGINT and signal.getsignal(number) == signal.SIG_DFL:
+                before[number] = signal.signal(number, raise_it)
+    try:
+        yield
+        if heard:
+            raise stopped()
+    except Exception as error:
+        if heard and not isinstance(error, Preempted):
+            raise stopped() from error
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -77,6 +77,7 @@ class Bench:
         careful: bool = False,
         before_row: Callable[[str, int, str], None] | None = None,
         exact_limits: bool = False,
+        error_budget: int | None = None,
     ) -> None:
         self.store = MemoryStore("engine")
         self.bodies = [body if isinstance(body, bytes) else b"".join(orjson.dumps(row) + b"\n" for row in body) for body in items]
@@ -95,6 +96,7 @@ class Bench:
             careful=careful,
             before_row=before_row,
             exact_limits=exact_limits,
+            error_budget=error_budget,
         )
         self.work = [self._item(index, body) for index, body in enumerate(self.bodies)]
 

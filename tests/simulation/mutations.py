@@ -74,7 +74,7 @@ MUTATIONS = (
             (
                 "ledger/stage.py",
                 "missing = [item for item in items if item not in known]",
-                "items = range(items.start, items.stop) if not known else sorted(known)\n        missing = []",
+                "items = sorted(known)\n        missing = []",
             ),
             ("ledger/stage.py", "if len(bodies) != len(items):", "items = items[: len(bodies)]\n            if False:"),
             ("ledger/seal.py", "if totals.items != len(ledger.items):", "if False:"),

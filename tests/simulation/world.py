@@ -128,6 +128,7 @@ class Bucket:
         self.monitors: list[Callable[[str, str, Any], None]] = []
         self.injected: Counter[str] = Counter()
         self.requests: Counter[str] = Counter()
+        self.actor = ""
 
     def apply(self, verb: str, key: str, call: Callable[[], Any]) -> Any:
         result = call()
@@ -168,6 +169,7 @@ class SimulatedStore:
         draw -= chaos.lost_request
         if draw < chaos.lost_answer:
             bucket.injected["lost_answer"] += 1
+            bucket.actor = process.name
             with contextlib.suppress(CloudshardError):  # the answer would have been an error; it is lost all the same
                 bucket.apply(verb, key, call)
             process.pause(rng.uniform(0.1, 5.0))
@@ -177,12 +179,14 @@ class SimulatedStore:
             bucket.injected["duplicate"] += 1
 
             def again() -> None:
+                bucket.actor = process.name
                 try:
                     bucket.apply(verb, key, call)
                 except CloudshardError:
                     return  # nobody waits for this answer
 
             process.scheduler.at(rng.choice((0.01, 1.0, 30.0, 90.0)) * rng.random(), again)
+        bucket.actor = process.name
         result = bucket.apply(verb, key, call)
         process.pause(rng.expovariate(1.0 / chaos.latency_seconds))
         return result

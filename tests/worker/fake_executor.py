@@ -86,6 +86,8 @@ class FakeExecutor:
         params = self.params
         if params.get("row_seconds"):
             time.sleep(params["row_seconds"])
+        if params.get("row_program"):
+            subprocess.run(["sleep", "0.2"], check=True)
         if position in params.get("crash_at", ()):
             ctypes.string_at(0)
         if position in params.get("exit_at", ()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -140,6 +141,35 @@ def test_preparing_makes_the_run_and_does_no_work(tmp_path: Path) -> None:
     result = run(tmp_path, cs.read_jsonl(str(tmp_path / "in")).map(segfault_at(-1, tmp_path)), prepare_only=True)
     assert result.created
     assert not (tmp_path / "run/stages").exists()
+
+
+def test_asked_to_stop_while_planning_it_says_so(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "in")
+
+    def stop(row: dict[str, Any]) -> dict[str, Any]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return row
+
+    with pytest.raises(cs.Preempted, match="SIGTERM while planning"):
+        run(tmp_path, cs.read_jsonl(str(tmp_path / "in")).map(stop))
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert not (tmp_path / "run/run.json").exists()
+
+
+def test_what_user_code_prints_and_what_goes_wrong_is_told_on_stderr(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_jsonl(tmp_path / "in")
+
+    def step(row: dict[str, Any]) -> dict[str, Any]:
+        if row["n"] == 5 and planned(tmp_path):
+            print("five is here")
+            os._exit(9)
+        return row
+
+    assert run(tmp_path, cs.read_jsonl(str(tmp_path / "in")).map(step)).exit_code == 0
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "] five is here" in err
+    assert "exit status 9" in err
 
 
 @pytest.mark.slow

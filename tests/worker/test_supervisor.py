@@ -39,6 +39,14 @@ def test_a_row_that_segfaults_is_found_and_quarantined_and_all_others_are_kept(t
     assert "SIGSEGV" in run.notes()
 
 
+def test_items_queued_behind_the_one_that_crashes_are_run_by_others_under_the_same_claims(tmp_path: Path) -> None:
+    run = Run(tmp_path, items=80, rows=1, exit_at=[40])
+    assert run.work(processes=1) == 0
+    assert run.missing() == [40]
+    assert len(run.keys("stages/00/claims/")) == 80
+    assert run.failures() == []
+
+
 def test_several_poison_rows_in_one_item_are_found_one_after_the_other(tmp_path: Path) -> None:
     run = Run(tmp_path, items=3, rows=10, exit_at=[11, 13, 18])
     assert run.work() == 0

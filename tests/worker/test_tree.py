@@ -192,9 +192,11 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_stop_signals_to_every_process_of_the_job_are_no_crashes(start: Callable[..., Worker], tmp_path: Path) -> None:
-    parameters = {"items": 20, "rows": 5, "row_seconds": 0.1}
+def test_stop_signals_to_every_process_of_the_job_are_no_failures(start: Callable[..., Worker], tmp_path: Path) -> None:
+    parameters = {"items": 20, "rows": 5, "row_program": True}
     worker = start(**parameters, start_program=True)
+    wait_until(lambda: len(Run(tmp_path, **parameters, start_program=True).keys("stages/00/claims/")) >= 2, 20, "claims")
+    worker.look()
     for process in [*worker.living(), psutil.Process(worker.process.pid)]:
         process.send_signal(signal.SIGTERM)
     assert worker.process.wait(25) == 3, worker.text()
