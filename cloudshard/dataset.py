@@ -173,7 +173,10 @@ class Dataset:
         label: str | None = None,
         long_call_seconds: float | None = None,
     ) -> Dataset:
-        """``function(row)`` → any number of rows."""
+        """``function(row)`` → any number of rows: a list, a generator, or None for none. All of them have the place of their parent.
+
+        >>> ds.flat_map(lambda row: [{"id": row["id"], "text": part} for part in row["text"].split("\\n\\n")])
+        """
         return self._with(
             make.flat_map_step(function, arguments=arguments, on_error=on_error, label=label, long_call_seconds=long_call_seconds)
         )
@@ -186,7 +189,12 @@ class Dataset:
         on_error: OnError = "raise",
         label: str | None = None,
     ) -> Dataset:
-        """Keep the rows for which ``condition`` is true: a function of the row, or an SQL condition (``"score > 0.2"``)."""
+        """Keep the rows for which ``condition`` is true: a function that returns a bool, or an SQL condition.
+
+        Either leaves the rows as they are. A function that returns anything but True or False has failed (``on_error``).
+
+        >>> ds.filter("score > 0.2 AND lang = 'de'")
+        """
         return self._with(make.filter_step(condition, arguments=arguments, on_error=on_error, label=label))
 
     def map_async(
@@ -201,7 +209,13 @@ class Dataset:
         label: str | None = None,
         long_call_seconds: float | None = None,
     ) -> Dataset:
-        """``await function(row)`` with ``concurrency`` calls in flight per process, across batches and shards."""
+        """``await function(row)`` with ``concurrency`` calls in flight per process, across batches and shards.
+
+        Results go on as they come, or in input order (``ordered``; always before a ``limit`` or a boundary, which choose by order).
+        ``setup()`` and ``teardown()`` of a class may be async too: they run in the loop of the calls.
+
+        >>> ds.map_async(ask, concurrency=256, into="answer", on_error="quarantine")
+        """
         options: dict[str, Any] = {"arguments": arguments, "on_error": on_error, "label": label, "long_call_seconds": long_call_seconds}
         return self._with(make.map_async_step(function, concurrency=concurrency, ordered=ordered, into=into, **options))
 
@@ -252,7 +266,10 @@ class Dataset:
     # ------------------------------------------------------------ choosing rows, boundaries
 
     def sample(self, fraction: float, *, seed: int = 0) -> Dataset:
-        """Keep about ``fraction`` of the rows, chosen by row identity: the same rows whatever the workers, shards or retries."""
+        """Keep about ``fraction`` of the rows, chosen by row identity: the same rows whatever the workers, shards or retries.
+
+        Rows that ``flat_map`` made of one row share its identity, and are kept or left out together.
+        """
         return self._with(make.sample_step(fraction, seed=seed))
 
     def limit(self, rows: int) -> Dataset:
@@ -420,17 +437,16 @@ class Dataset:
 
     def to_table(self) -> pa.Table:
         """All rows as one Arrow table."""
-        import pyarrow as pa
-
-        from cloudshard.engine.convert import as_table, concat
+        from cloudshard.engine.convert import whole_table
         from cloudshard.engine.local import iter_blocks
 
-        tables = [as_table(block).table for block in iter_blocks(self.pipeline)]
-        return concat(tables) if tables else pa.table({})
+        return whole_table(iter_blocks(self.pipeline))
 
     def to_pandas(self) -> Any:
-        """All rows as a pandas frame."""
-        return self.to_table().to_pandas()
+        """All rows as a pandas frame. Integers and booleans with nulls have pandas' nullable types, so that nothing is rounded."""
+        from cloudshard.engine.convert import to_pandas
+
+        return to_pandas(self.to_table())
 
     def count(self) -> int:
         """How many rows come out."""

@@ -201,3 +201,29 @@ def test_what_is_shown_here_is_what_a_run_writes(corpus: str, tmp_path: Path, bo
 
 def same(table: Any) -> Any:
     return table
+
+
+def test_a_table_of_rows_that_do_not_go_together_names_the_row(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(b'{"a":1}\n{"a":2}\n{"a":"three"}\n')
+    with pytest.raises(cs.SchemaError, match=r"'a'.*in\.jsonl, byte 16"):
+        cs.read_jsonl(f"{tmp_path}/in.jsonl").to_table()
+
+
+def test_pandas_keeps_large_integers_beside_nulls(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(b'{"a":1152921504606846977}\n{"a":null}\n')
+    assert int(cs.read_jsonl(f"{tmp_path}/in.jsonl").to_pandas()["a"][0]) == 2**60 + 1
+
+
+def test_rows_that_are_lost_here_are_told_of(corpus: str, caplog: pytest.LogCaptureFixture) -> None:
+    dataset = cs.read_jsonl(corpus).map(lambda row: row if row["n"] % 100 else 1 / 0, on_error="quarantine")
+    assert dataset.count() == 396
+    assert "4 rows were quarantined" in caplog.text
+
+
+def test_parquet_files_that_differ_are_one_table_here_too(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    pq.write_table(pa.table({"n": pa.array([1, 2], pa.int32())}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"n": pa.array([1.5]), "late": ["x"]}), tmp_path / "b.parquet")
+    rows = list(cs.read_parquet(str(tmp_path)).filter("late IS NULL OR n > 1").iter_rows())
+    assert rows == [{"n": 1.0, "late": None}, {"n": 2.0, "late": None}, {"n": 1.5, "late": "x"}]

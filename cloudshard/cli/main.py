@@ -122,6 +122,10 @@ def _traceback() -> None:
 
 def entry() -> None:
     """The console script."""
+    # One thread for BLAS: its pool is of no use here, and its threads, begun by an import, would keep the worker from forking
+    # its children with all imports done. Whoever has set these variables keeps them.
+    for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")
     sys.exit(main())
 
 

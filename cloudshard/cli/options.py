@@ -141,7 +141,10 @@ _WORKING = (
         help="Memory limit of a child process, for example 2GiB. Default: its share of the memory.",
     ),
     click.option(
-        "--max-shards", type=click.IntRange(min=1), metavar="N", help="Stop after this many work items (exit code 1 if work is left)."
+        "--max-shards",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Stop after this many attempts. `run` then exits with 1 if work is left, `worker` with 0.",
     ),
     click.option(
         "--poll-interval",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloudshard.cli import options
+from cloudshard.errors import EXIT_DONE, EXIT_INCOMPLETE
 
 if TYPE_CHECKING:
     from cloudshard.ledger.records import RunSettings
@@ -104,4 +105,6 @@ def command(
             safe=safe,
             progress=progress,
         )
-    return tell_end(store, result.exit_code, was_complete=was_complete, as_json=as_json, quiet=quiet, summary=recipe.summary)
+    # a run that --max-shards has ended early is incomplete, though this process has done what it was asked to
+    code = EXIT_INCOMPLETE if result.exit_code == EXIT_DONE and result.seal is None else result.exit_code
+    return tell_end(store, code, was_complete=was_complete, as_json=as_json, quiet=quiet, summary=recipe.summary)

@@ -27,8 +27,8 @@ def command(
 
     Needs no recipe: plan and functions come from the bucket. The packages that the functions use must be installed.
 
-    Exit codes: 0 the run is complete, 1 work is left (--max-shards), 2 work items failed for good, 3 asked to stop
-    (SIGTERM, SIGINT, SIGUSR1: flushes, releases its leases and ends in less than 25 s).
+    Exit codes: 0 the run is complete or --max-shards is reached, 1 the store failed for too long, 2 work items failed for good,
+    3 asked to stop (SIGTERM, SIGINT, SIGUSR1: flushes, releases its leases and ends in less than 25 s).
 
     \b
     Example: cloudshard worker s3://bucket/runs/clean-2026 --processes 8

@@ -35,7 +35,10 @@ class AttemptContext:
 
 @dataclass(frozen=True, slots=True)
 class AttemptResult:
-    """A complete attempt. ``quarantine``: key of its quarantine file (written already), None when nothing was quarantined."""
+    """A complete attempt. ``quarantine``: key of its quarantine file (written already), None when nothing was quarantined.
+
+    ``reader``: what the reader counts besides rows (``bytes_read``, ``blank_lines``, ``row_groups_skipped``…).
+    """
 
     item: int
     nonce: str

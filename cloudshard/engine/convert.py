@@ -17,7 +17,7 @@ BATCH_KINDS = ("arrow", "pandas", "polars", "rows")
 Report = Callable[[int, str, str], None]
 
 #: Rows looked at to guess the bytes of a block.
-_LOOK_AT = 8
+_LOOK_AT = 4
 
 
 class WrongBatch(TypeError):
@@ -113,11 +113,21 @@ def as_rows(block: Block) -> Block:
     return Block(block.origin, block.positions, rows=rows_of(block.table), nbytes=block.nbytes)
 
 
-def as_table(block: Block) -> Block:
-    """The block in table form."""
-    if block.table is not None:
-        return block
-    return Block(block.origin, block.positions, table=table_of(block.rows or []), nbytes=block.nbytes)
+def whole_table(blocks: Iterable[Block]) -> pa.Table:
+    """All blocks as one table. Raises SchemaError naming the place of the first row whose values go together with nothing before."""
+    maker = RowTables()
+    tables = []
+    for block in blocks:
+        if block.table is not None:
+            tables.append(block.table)
+            continue
+
+        def refuse(index: int, column: str, reason: str, block: Block = block) -> NoReturn:
+            where = f"{block.origin.object}, {block.origin.unit} {block.positions[index]}"
+            raise SchemaError(f"column {column!r}: {reason}" if column else reason, where=where, mend="Convert the column in a step.")
+
+        tables.append(maker.make(block.rows or [], refuse)[1])
+    return concat(tables) if tables else pa.table({})
 
 
 def slice_of(block: Block, start: int, end: int) -> Block:

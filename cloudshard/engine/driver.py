@@ -269,13 +269,12 @@ class Driver:
             block_rows=1 if self._careful else BLOCK_ROWS,
             block_bytes=BLOCK_BYTES,
         )
-        for block in self._format.read(piece, context):
+        for block in self._counted(self._format.read(piece, context), context.counts, state):
             rows = len(block)
             if state.attempt.skip:
                 block = self._without_poison(block, state)
             state.reader.rows_in += rows
             state.reader.rows_out += len(block)
-            state.bytes_read += block.nbytes
             if self._call_began is not None:
                 self._call_began(self._allowed)
             for part in self._portions(block):
@@ -288,6 +287,14 @@ class Driver:
             yield
             if self._satisfied(state):
                 return
+
+    def _counted(self, blocks: Iterator[Block], counts: Mapping[str, int], state: ItemState) -> Iterator[Block]:
+        """The blocks; whatever ends the reading, what the reader has counted is added to the item's."""
+        try:
+            yield from blocks
+        finally:
+            for name, count in counts.items():
+                state.reader_counts[name] = state.reader_counts.get(name, 0) + count
 
     def _portions(self, block: Block) -> list[Block]:
         """The block, or its rows one by one in careful mode."""
@@ -391,6 +398,7 @@ class Driver:
                 quarantine=key,
                 schema=self.stage.sink.schema,
                 stats=state.stats(sum(part.bytes for part in parts)),
+                reader=dict(state.reader_counts),
             )
         )
 

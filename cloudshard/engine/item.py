@@ -57,8 +57,8 @@ class ItemState:
         """``budget``: rows that may be dropped, nulled or quarantined after an error; None: any number."""
         self.item = item
         self.attempt = attempt
-        self.rows_read = 0
-        self.bytes_read = 0
+        #: What the reader counts besides rows (see :class:`cloudshard.formats.port.ReadContext`).
+        self.reader_counts: dict[str, int] = {}
         self.reader = Tally("read")
         self.tallies = tuple(Tally(step) for step in steps)
         self.writer = Tally("write")
@@ -117,7 +117,7 @@ class ItemState:
             rows_processed=self.reader.rows_in,
             throughput_rows_per_sec=round(self.reader.rows_in / seconds, 3),
             cpu_seconds=round(time.process_time() - self.cpu_started, 6),
-            bytes_read=self.bytes_read,
+            bytes_read=self.reader_counts.get("bytes_read", 0),
             bytes_written=bytes_written,
             peak_memory_bytes=peak_memory_bytes(),
         )

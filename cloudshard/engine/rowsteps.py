@@ -6,6 +6,7 @@ is dealt with, and the same iterator goes on behind it: an error costs one ``try
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
@@ -59,7 +60,10 @@ class RowStep:
         while True:
             try:
                 results.extend(map(self.function, source))  # type: ignore[arg-type]  # these steps have a function
-                return results, kept
+                if len(results) == len(rows):
+                    return results, kept
+                # the loop takes a StopIteration (of a bare next(), mostly) for its own end
+                raise RuntimeError("the function raised StopIteration")
             except Exception as error:  # noqa: BLE001 - user code may raise anything; the policy decides
                 at = len(results)
                 results.append(self._failure(block, kept[at], at, error, state, tally))
@@ -81,9 +85,13 @@ class RowStep:
         tally: Tally,
     ) -> None:
         """Results of a wrong type are the row's failure, like an exception."""
+        for result in results:
+            if inspect.iscoroutine(result):
+                result.close()  # or Python warns of each that nobody has awaited it
         for at, result in enumerate(results):
             if result is not _FAILED and wrong(result):
-                error = TypeError(f"the function returned {type(result).__name__}, expected {expected}")
+                hint = ": async functions are for map_async" if inspect.iscoroutine(result) else ""
+                error = TypeError(f"the function returned {type(result).__name__}, expected {expected}{hint}")
                 results[at] = self._failure(block, kept[at], at, error, state, tally)
 
     # ------------------------------------------------------------ steps with a function

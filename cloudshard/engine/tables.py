@@ -192,12 +192,15 @@ def _without(block: Block, bad: set[int]) -> Block:
 def _neighbours(batch: Sequence[Piece]) -> list[Block]:
     """Origins and positions of the batch, neighbours of the same origin joined (without their rows)."""
     joined: list[Block] = []
+    positions: list[int] = []
     for piece in batch:
         block = piece.block
         if joined and joined[-1].origin == block.origin:
-            joined[-1] = Block(block.origin, [*joined[-1].positions, *block.positions], nbytes=joined[-1].nbytes + block.nbytes)
+            positions.extend(block.positions)
+            joined[-1].nbytes += block.nbytes
         else:
-            joined.append(Block(block.origin, block.positions, nbytes=block.nbytes))
+            positions = list(block.positions)
+            joined.append(Block(block.origin, positions, nbytes=block.nbytes))
     return joined
 
 

@@ -28,6 +28,7 @@ import msgspec
 from cloudshard.errors import ChildCrashed
 from cloudshard.worker import kinship, pulse
 from cloudshard.worker.messages import Exited, Fork, Forked, FrameReader, FromZygote, Kill, Preload, ToZygote, receive, send
+from cloudshard.worker.no_pandas import postpone_pandas
 from cloudshard.worker.resources import single_thread_environment
 
 #: What every stage needs.
@@ -217,9 +218,8 @@ def load(modules: Sequence[str]) -> None:
             importlib.import_module(name)
         except Exception:  # noqa: BLE001, S112 - any import may raise anything; see above
             continue
-    pyarrow = sys.modules.get("pyarrow")
-    if pyarrow is not None:
-        pyarrow.array([0])  # the first conversion looks for pandas and imports it if it is there: once, instead of in each child
+    if "pyarrow" in sys.modules:
+        postpone_pandas()
 
 
 # ---------------------------------------------------------------- inside the zygote

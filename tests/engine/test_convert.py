@@ -141,3 +141,16 @@ def test_sizes_are_those_of_the_rows_not_of_what_was_read() -> None:
     small = Block(Origin(0, "x"), range(10), rows=[{"text": "x" * 1000, "parts": ["y" * 100] * 10}] * 10, nbytes=10)
     assert 15_000 < size_of(small) < 30_000
     assert size_of(Block(Origin(0, "x"), range(3), table=pa.table({"a": [1, 2, 3]}))) == 24
+
+
+def test_a_function_that_changes_rows_and_fails_is_given_them_unchanged_again() -> None:
+    def count(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        for row in rows:
+            row["n"] += 1
+        if len(rows) > 2:
+            raise RuntimeError("too many")
+        return rows
+
+    bench = Bench([step("map_batches", count, **{"as": "rows"})], [[{"n": n} for n in range(9)]])
+    bench.run()
+    assert [row["n"] for row in bench.out.rows[0]] == list(range(1, 10))

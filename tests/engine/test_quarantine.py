@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import json
 from decimal import Decimal
 from typing import Any
@@ -30,7 +30,7 @@ ORIGIN = Origin(3, "s3://bucket/a.jsonl", "byte")
         ({"a": "\ud800x", "b": 1}, {"a": "\\ud800x", "b": 1}),
         ({1: "int key"}, {"1": "int key"}),
         ({"a": (1, 2), "b": {3}}, {"a": [1, 2], "b": [3]}),
-        ({"a": datetime.date(2026, 1, 2)}, {"a": "2026-01-02"}),
+        ({"a": dt.date(2026, 1, 2)}, {"a": "2026-01-02"}),
         ({"a": Decimal("1.50")}, {"a": {"$repr": "Decimal('1.50')"}}),
         ({"a": object}, {"a": {"$repr": "<class 'object'>"}}),
     ],

@@ -205,3 +205,10 @@ def test_one_items_failure_leaves_the_others_alone() -> None:
     results = bench.run()
     assert [type(results[item]).__name__ for item in range(3)] == ["AttemptResult", "AttemptFailure", "AttemptResult"]
     assert set(bench.out.rows) == {0, 2}
+
+
+def test_what_the_reader_counts_comes_with_the_result() -> None:
+    body = b'{"n":1}\n\n{"n":3}\n'
+    result = one(Bench([], [body]))
+    assert (result.reader["bytes_read"], result.reader["blank_lines"]) == (len(body), 1)
+    assert result.stats.bytes_read == len(body)

@@ -28,10 +28,13 @@ def test_one_dict_given_twice_is_two_rows() -> None:
 
 def test_a_column_is_put_into_a_row_of_its_own() -> None:
     shared = {"n": 0}
-    bench = Bench([step("map", lambda row: shared), step("row_number", into="at"), step("map", lambda row: row["at"], into="x")], [ROWS])
+    numbers = iter(range(10))
+    bench = Bench(
+        [step("map", lambda row: shared), step("map", lambda row: next(numbers), into="x"), step("row_number", into="at")], [ROWS]
+    )
     bench.run()
     assert shared == {"n": 0}
-    assert [row["x"] for row in bench.out.rows[0]] == [8 * n for n in range(10)]
+    assert bench.out.rows[0] == [{"n": 0, "x": n, "at": 8 * n} for n in range(10)]
 
 
 def test_null_keeps_the_row_as_it_was() -> None:
@@ -75,10 +78,14 @@ def test_the_children_of_a_parent_that_fails_late_are_not_rows() -> None:
 @pytest.mark.parametrize("policy", ["drop", "quarantine"])
 @pytest.mark.parametrize("kind", ["map", "map_batches"])
 def test_running_out_of_memory_is_no_rows_fault(kind: str, policy: str) -> None:
+    calls: list[int] = []
+
     def greedy(_: Any) -> Any:
+        calls.append(1)
         raise MemoryError
 
     result = Bench([step(kind, greedy, on_error=policy)], [ROWS]).run()[0]
+    assert len(calls) == 1
     assert isinstance(result, AttemptFailure)
     assert isinstance(result.error, StepError)
     assert isinstance(result.error.__cause__, MemoryError)  # what tells the worker to try with more memory
@@ -137,3 +144,28 @@ def test_what_failed_together_and_not_alone_is_told(caplog: pytest.LogCaptureFix
     bench.run()
     assert len(bench.out.rows[0]) == 10
     assert "04-embed failed on 10 rows together" in caplog.text
+
+
+@pytest.mark.parametrize(("kind", "kept"), [("map", 9), ("filter", 9), ("flat_map", 9)])
+def test_a_stop_iteration_ends_the_row_and_not_the_loop(kind: str, kept: int) -> None:
+    def bare_next(row: dict[str, Any]) -> Any:
+        if row["n"] == 4:
+            next(iter(()))
+        return {"map": row, "filter": True, "flat_map": [row]}[kind]
+
+    bench = Bench([step(kind, bare_next, on_error="drop")], [ROWS])
+    result = bench.run()[0]
+    assert isinstance(result, AttemptResult)
+    assert (result.counts.dropped, len(bench.out.rows[0])) == (1, kept)
+    strict = Bench([step(kind, bare_next)], [ROWS]).run()[0]
+    assert isinstance(strict, AttemptFailure)
+    assert "raised StopIteration" in str(strict.error)
+
+
+def test_an_async_function_in_map_says_where_it_belongs() -> None:
+    async def wait(row: dict[str, Any]) -> dict[str, Any]:
+        return row
+
+    result = Bench([step("map", wait)], [ROWS]).run()[0]
+    assert isinstance(result, AttemptFailure)
+    assert "map_async" in str(result.error)

@@ -32,7 +32,7 @@ def test_a_null_condition_is_not_true() -> None:
 
 
 def test_a_condition_over_several_columns_needs_all() -> None:
-    bench = Bench([step("sql", query=condition("COLUMNS(*) > 3"))], [[{"a": 4, "b": 4}, {"a": 4, "b": 1}]])
+    bench = Bench([step("sql", query=condition("COLUMNS(*) > 3"))], [[{"a": 4, "b": 4}, {"a": 4, "b": 1}, {"a": 1, "b": 4}]])
     bench.run()
     assert bench.out.rows[0] == [{"a": 4, "b": 4}]
 
@@ -43,6 +43,7 @@ def test_a_condition_over_several_columns_needs_all() -> None:
         "SELECT * FROM batch WHERE (n > 3) ORDER BY n DESC LIMIT 2",  # looks like a condition, is more
         "SELECT * FROM batch WHERE (\nn > 3\n) ORDER BY (\nn\n)",
         "SELECT n FROM batch WHERE (\nn > 3\n)",
+        "SELECT * FROM batch WHERE (\nn > 3\n) AND (\nn < 8\n) UNION ALL SELECT * FROM batch WHERE (\nn = 9\n)",
     ],
 )
 def test_a_query_that_only_looks_like_a_condition_runs_as_it_is(query: str) -> None:
@@ -97,3 +98,7 @@ def test_rows_of_many_objects_keep_their_places_through_a_query() -> None:
     assert [block.origin.object for block in bench.out.blocks] == [f"file:///{n}" for n in range(5)]
     assert [row["at"] for row in bench.out.rows[0]] == [0, 10, 20, 30, 40]
     bench.driver.close()
+
+
+def test_a_condition_that_closes_its_bracket_is_no_condition() -> None:
+    assert mask_query("SELECT * FROM batch WHERE (\nn > 3\n) AS keep FROM batch; SELECT (\nn\n)") is None
