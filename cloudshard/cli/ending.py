@@ -15,30 +15,20 @@ if TYPE_CHECKING:
     from cloudshard.store.port import Store
 
 
-def is_complete(store: Store) -> bool:
-    """Whether the run at ``store`` exists and its last stage is sealed."""
-    from cloudshard.errors import NotFound
-    from cloudshard.ledger import keys
-    from cloudshard.observe.load import open_run
-
-    try:
-        store.head(keys.RUN)
-        store.head(keys.sealed(len(open_run(store).plan.stages) - 1))
-    except NotFound:
-        return False
-    return True
-
-
-def tell_end(store: Store, exit_code: int, *, was_complete: bool, as_json: bool, quiet: bool, summary: Summary | None = None) -> int:
+def tell_end(url: str, exit_code: int, *, was_complete: bool, as_json: bool, quiet: bool, summary: Summary | None = None) -> int:
     """Report on stdout (one JSON object with ``as_json``), remarks on stderr; returns the exit code."""
     from cloudshard.observe.report import read_report
+    from cloudshard.store.registry import open_store
 
+    store = open_store(url)
     report = read_report(store)
+    if was_complete and exit_code == EXIT_DONE:
+        click.echo("nothing to do: the run was complete already", err=True)
     if as_json:
         click.echo(json_of(report, exit_code, was_complete))
     elif not quiet:
         click.echo("\n".join(render(report)))
-    for remark in remarks(report, exit_code, was_complete):
+    for remark in remarks(report, exit_code):
         click.echo(remark, err=True)
     if summary is not None and exit_code == EXIT_DONE and not as_json and not quiet and report.rows_out:
         _print_summary(store, summary)
@@ -81,11 +71,9 @@ def render(report: RunReport) -> list[str]:
     return lines
 
 
-def remarks(report: RunReport, exit_code: int, was_complete: bool) -> list[str]:
+def remarks(report: RunReport, exit_code: int) -> list[str]:
     """What somebody should not overlook."""
     found = []
-    if was_complete and exit_code == EXIT_DONE:
-        found.append("nothing to do: the run was complete already")
     if report.complete and not report.rows_out:
         where = (
             "the input has no rows"
@@ -93,7 +81,7 @@ def remarks(report: RunReport, exit_code: int, was_complete: bool) -> list[str]:
             else f"all {text.plural(report.rows_in, 'row')} were filtered, dropped or quarantined"
         )
         found.append(f"WARNING: the run is complete and its output has NO ROWS: {where}")
-    if report.complete and report.quarantined and not was_complete:
+    if report.quarantined:
         found.append(f"{text.plural(report.quarantined, 'row')} went to quarantine, with the reason: {report.url}/quarantine/")
     left = report.items - report.committed
     if exit_code == EXIT_INCOMPLETE:

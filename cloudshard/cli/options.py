@@ -94,13 +94,20 @@ def store_values(given: Sequence[tuple[str, str]]) -> dict[str, Any]:
     return {name: parse_or_text(value) for name, value in pairs(given, "--store-option").items()}
 
 
-def open_run_store(url: str, given: Sequence[tuple[str, str]]) -> Store:
-    """The store at a run's URL. Options given on the command line hold for every URL of that scheme in this process."""
+def register(url: str, given: Sequence[tuple[str, str]]) -> None:
+    """Make options given on the command line hold for every URL of the scheme of ``url``, in this process and its children."""
     from cloudshard.store.options import register_options
-    from cloudshard.store.registry import normalise, open_store
+    from cloudshard.store.registry import normalise
 
     if given:
         register_options(normalise(url).partition("://")[0] + "://", store_values(given))
+
+
+def open_run_store(url: str, given: Sequence[tuple[str, str]]) -> Store:
+    """The store at a run's URL."""
+    from cloudshard.store.registry import open_store
+
+    register(url, given)
     return open_store(url)
 
 

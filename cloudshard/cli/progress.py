@@ -33,8 +33,11 @@ def display(*, quiet: bool) -> Iterator[Observer]:
     elif not sys.stderr.isatty():
         yield _Lines()
     else:
-        with _bars() as bars:
+        bars = _Bars(_open_bars)
+        try:
             yield bars
+        finally:
+            bars.close()
 
 
 class Estimate:
@@ -132,30 +135,40 @@ def started_line(event: StageStarted) -> str:
     return f"stage {event.stage} of {event.stages}: {text.plural(event.items, 'item')}{size}: {' → '.join(event.steps) or 'copy'}"
 
 
-@contextmanager
-def _bars() -> Iterator[Observer]:
+def _open_bars() -> Bars:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as Bars
 
-    columns = (
-        TextColumn("stage {task.fields[stage]}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[told]}", markup=False),
-    )
-    with Bars(*columns, console=Console(stderr=True), transient=True, refresh_per_second=5) as bars:
-        yield _Bars(bars)
+    figures = TextColumn("{task.fields[told]}", markup=False)
+    columns = (TextColumn("stage {task.fields[stage]}"), BarColumn(bar_width=24), MofNCompleteColumn(), figures)
+    return Bars(*columns, console=Console(stderr=True), transient=True, refresh_per_second=5)
 
 
 class _Bars:
-    """One bar for the current stage; notes and lines of user code scroll above it."""
+    """One bar for the current stage; notes and lines of user code scroll above it.
 
-    def __init__(self, bars: Bars) -> None:
-        self._bars = bars
+    The drawing thread starts with the first event: the worker forks its children from a process without threads.
+    """
+
+    def __init__(self, opened: Callable[[], Bars]) -> None:
+        self._opened = opened
+        self._started: Bars | None = None
         self._task: TaskID | None = None
         self._estimate: Estimate | None = None
         self._lock = threading.Lock()
+
+    @property
+    def _bars(self) -> Bars:
+        if self._started is None:
+            self._started = self._opened()
+            self._started.start()
+        return self._started
+
+    def close(self) -> None:
+        """Take the bar from the screen."""
+        if self._started is not None:
+            self._started.stop()
 
     def __call__(self, event: Event) -> None:
         with self._lock:

@@ -84,15 +84,14 @@ def command(
       cloudshard run configs/quickstart.yaml -p min_lines=50 -p output=out/longer --processes 4
       cloudshard run my_jobs.clean:pipeline --run s3://bucket/runs/clean-2026
     """
-    from cloudshard.cli.ending import is_complete, tell_end
+    from cloudshard.cli.ending import tell_end
     from cloudshard.cli.progress import display
     from cloudshard.cli.target import resolve, run_url_of
     from cloudshard.worker.run import run_pipeline
 
     recipe = resolve(target, parameters, overwrite=overwrite)
     url = run_url_of(recipe, run_url)
-    store = options.open_run_store(url, store_option)
-    was_complete = is_complete(store)
+    options.register(url, store_option)  # nothing is opened yet: the worker forks its children from a process without connections
     with display(quiet=quiet) as progress:
         result = run_pipeline(
             recipe.pipeline,
@@ -107,4 +106,4 @@ def command(
         )
     # a run that --max-shards has ended early is incomplete, though this process has done what it was asked to
     code = EXIT_INCOMPLETE if result.exit_code == EXIT_DONE and result.seal is None else result.exit_code
-    return tell_end(store, code, was_complete=was_complete, as_json=as_json, quiet=quiet, summary=recipe.summary)
+    return tell_end(url, code, was_complete=result.was_complete, as_json=as_json, quiet=quiet, summary=recipe.summary)

@@ -88,7 +88,9 @@ def render(status: RunStatus, everything: bool = False) -> list[str]:
     """The status as lines of text."""
     shown = 10**9 if everything else SHOWN
     lines = [f"{status.pipeline}  {status.state}  {status.run_id}  {status.url}", f"started {text.duration(status.age_seconds)} ago"]
-    if status.state != "complete" and status.bytes_per_second:
+    if status.took_seconds is not None:
+        lines[-1] += f", took {text.duration(status.took_seconds)}"
+    elif status.bytes_per_second:
         lines[-1] += f", {text.size(status.bytes_per_second)}/s, about {text.duration(status.eta_seconds)} to go"
     lines += ["", *_stages(status)]
     lines += _section("failures by cause", _failures(status, shown), len(status.failures), shown)

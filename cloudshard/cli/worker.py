@@ -33,12 +33,11 @@ def command(
     \b
     Example: cloudshard worker s3://bucket/runs/clean-2026 --processes 8
     """
-    from cloudshard.cli.ending import is_complete, tell_end
+    from cloudshard.cli.ending import tell_end
     from cloudshard.cli.progress import display
     from cloudshard.worker.run import work
 
-    store = options.open_run_store(run, store_option)
-    was_complete = is_complete(store)
+    options.register(run, store_option)  # nothing is opened yet: the worker forks its children from a process without connections
     with display(quiet=quiet) as progress:
         result = work(
             run,
@@ -49,4 +48,4 @@ def command(
             safe=safe,
             progress=progress,
         )
-    return tell_end(store, result.exit_code, was_complete=was_complete, as_json=as_json, quiet=quiet)
+    return tell_end(run, result.exit_code, was_complete=result.was_complete, as_json=as_json, quiet=quiet)

@@ -111,6 +111,7 @@ class ItemStatus(msgspec.Struct, kw_only=True):
 class RunStatus(msgspec.Struct, kw_only=True):
     """The whole run at ``server_time`` (seconds since the epoch by the store's clock).
 
+    ``age_seconds``: since the run was planned; ``took_seconds``: from then to the last seal (None while it is not complete).
     ``state``: complete; running (a lease is live); failed (dead items and nobody at work); idle (nobody at work).
     ``bytes_per_second``, ``eta_seconds``: of the stage at work, by input bytes; None when they cannot be told.
     ``items``: only when asked for.
@@ -123,6 +124,7 @@ class RunStatus(msgspec.Struct, kw_only=True):
     state: RunState
     server_time: float
     age_seconds: float
+    took_seconds: float | None
     bytes_per_second: float | None
     eta_seconds: float | None
     stages: list[StageStatus]
@@ -174,7 +176,8 @@ def read_status(store: Store, *, every_item: bool = False) -> RunStatus:
         pipeline=run.record.pipeline,
         state="complete" if complete else "running" if held else "failed" if any(stage.items.failed for stage in stages) else "idle",
         server_time=now,
-        age_seconds=max(0.0, now - created),
+        age_seconds=round(max(0.0, now - created), 3),
+        took_seconds=round(max(0.0, snapshots[-1].seal.last_modified - created), 3) if complete and snapshots[-1].seal else None,
         bytes_per_second=progress.bytes_per_second if progress and held else None,
         eta_seconds=progress.eta_seconds if progress and held else None,
         stages=stages,

@@ -1,4 +1,4 @@
-"""Which bucket each row goes to, as values: by hash of its keys, by ranges of its keys, or round robin. Rows keep their order in a bucket."""
+"""Which bucket each row goes to: by hash of its keys, by ranges of its keys, or round robin. Rows keep their order in a bucket."""
 
 from __future__ import annotations
 

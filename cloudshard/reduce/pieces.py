@@ -26,21 +26,21 @@ class Encoder:
         self.schema = schema
         self._batch_bytes = batch_bytes
         self._options = pa.ipc.IpcWriteOptions(compression=None if compression == "none" else compression, use_threads=False)
-        empty = self._stream(schema.empty_table())
+        empty = bytes(self._stream(schema.empty_table()))
         self.head = empty[:-_END]
         self.end = empty[-_END:]
 
     def encode(self, table: pa.Table) -> bytes:
         """The table's messages."""
-        return self._stream(table)[len(self.head) : -_END]
+        return bytes(self._stream(table)[len(self.head) : -_END])
 
-    def _stream(self, table: pa.Table) -> bytes:
+    def _stream(self, table: pa.Table) -> memoryview:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, self.schema, options=self._options) as writer:
             if table.num_rows:
                 rows = max(1, table.num_rows * self._batch_bytes // max(table.nbytes, 1))
                 writer.write_table(table.combine_chunks(), max_chunksize=rows)
-        return bytes(memoryview(sink.getvalue()))
+        return memoryview(sink.getvalue())
 
 
 class _Kept(NamedTuple):

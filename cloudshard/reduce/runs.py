@@ -6,17 +6,21 @@ HEAD. Two kinds of runs:
 
 by bucket     one slice per bucket that has rows, in bucket order: the buckets of one partition are one contiguous byte range;
 by key        slices of about ``slice_bytes``, each sorted, in the order of their first key; ``low``/``high`` bound the keys of the slice
-              (normal forms, high inclusive, cut to 64 bytes and then rounded up), so that ranges can be chosen after the run was written.
+              (normal forms, cut to 64 bytes, the high one rounded up), so that ranges can be chosen after the run was written.
 
 Memory: a quarter of ``memory_bytes`` is rows waiting, a quarter their reordered copy, a quarter encoded pieces; more goes to scratch.
 Pieces are encoded once: a slice is the stream's head, the messages of its pieces, copied, and the stream's end.
 
 Measured (one core; write and read back all; ratio = bytes of the object / Arrow bytes), 64 buckets:
-                           W2-like (2 KB texts, 210 MB)          W3-like (int64 + 90 random base64 characters, 102 MB)
-Arrow IPC, none            0.10 s + 0.02 s, ratio 1.00           0.05 s + 0.01 s, 1.00
-Arrow IPC, lz4             0.37 s + 0.13 s, ratio 0.66           0.13 s + 0.03 s, 1.00
-Arrow IPC, zstd (1)        0.90 s + 0.39 s, ratio 0.42           0.30 s + 0.13 s, 0.77
-Parquet row groups, lz4    @PQ
+                            W2-like (2 KB texts, 208 MiB)       W3-like (int64 + 90 base64 characters, 97 MiB)
+Arrow IPC, none             0.35 s + 0.07 s, ratio 1.00          0.09 s + 0.05 s, 1.00
+Arrow IPC, lz4              0.40 s + 0.09 s, ratio 0.67          0.11 s + 0.05 s, 1.00
+Arrow IPC, zstd             0.62 s + 0.14 s, ratio 0.41          0.12 s + 0.08 s, 0.77
+Parquet row groups, lz4     0.50 s + 0.06 s, ratio 0.67          0.15 s + 0.02 s, 1.00 (no checksum, whole object in memory)
+Parquet row groups, zstd 1  0.62 s + 0.13 s, ratio 0.42          0.32 s + 0.07 s, 0.77 (likewise)
+The sizes are equal and neither is slower to read once checksums are counted; IPC writes faster, spills without encoding twice, is read
+without a footer (one request instead of two) and keeps every Arrow type. lz4 is the default; "none" for payloads that do not compress on a
+local disk, zstd where the network is slower than about 100 MB/s per core.
 """
 
 from __future__ import annotations
@@ -47,8 +51,9 @@ _FORM_BYTES = 64
 
 
 class Slice(msgspec.Struct, frozen=True, array_like=True):
-    """Bytes [start, end) of a run: ``rows`` rows of ``bucket`` (by key: always 0), ``nbytes`` as Arrow, ``checksum`` xxh3_64 in hex.
+    """Bytes [start, end) of a run: ``rows`` rows, ``nbytes`` as Arrow, ``checksum`` xxh3_64 in hex.
 
+    ``bucket``: its bucket; in a run by key the number of the sorted chunk that it was cut from.
     ``low``, ``high``: bounds of the keys in a run by key, inclusive, as :func:`~cloudshard.reduce.ordering.encode_form` texts.
     """
 
@@ -82,7 +87,7 @@ class RunIndex(msgspec.Struct, frozen=True, kw_only=True):
 
     def bucket_bytes(self) -> list[int]:
         """Arrow bytes of each bucket."""
-        totals = [0] * self.buckets
+        totals = [0] * max(self.buckets, 1)
         for one in self.slices:
             totals[one.bucket] += one.nbytes
         return totals
@@ -203,6 +208,7 @@ class RunWriter(_Writer):
 
 
 class _Sorted(NamedTuple):
+    chunk: int
     low: bytes
     high: bytes
     piece: _Piece
@@ -227,6 +233,7 @@ class SortedRunWriter(_Writer):
         self._slice_bytes = slice_bytes
         self._slices: list[_Sorted] = []
         self._samples: list[bytes] = []
+        self._chunks = 0
         self._step = 1
         self._phase = 0
         sort_indices(schema.empty_table(), self._keys)
@@ -239,7 +246,8 @@ class SortedRunWriter(_Writer):
         highs = normalised(ordered, self._keys, [min(begin + rows, ordered.num_rows) - 1 for begin in begins])
         for begin, low, high in zip(begins, lows, highs, strict=True):
             piece = self._keep(ordered.slice(begin, rows))
-            self._slices.append(_Sorted(low[:_FORM_BYTES], _rounded_up(high), piece))
+            self._slices.append(_Sorted(self._chunks, low[:_FORM_BYTES], _rounded_up(high), piece))
+        self._chunks += 1
         self._sample(ordered)
 
     def _sample(self, ordered: pa.Table) -> None:
@@ -259,10 +267,10 @@ class SortedRunWriter(_Writer):
     def finish(self) -> RunIndex:
         """Write all slices into the sink; returns the index with key samples."""
         self._flush()
-        self._slices.sort(key=lambda one: (one.low, one.piece.handle))
-        written = tuple(self._write_slice(0, [one.piece], encode_form(one.low), encode_form(one.high)) for one in self._slices)
+        self._slices.sort(key=lambda one: (one.low, one.chunk))
+        written = tuple(self._write_slice(one.chunk, [one.piece], encode_form(one.low), encode_form(one.high)) for one in self._slices)
         samples = tuple(encode_form(form) for form in sorted(self._samples))
-        return RunIndex(slices=written, buckets=1, samples=samples, sample_step=self._step)
+        return RunIndex(slices=written, buckets=self._chunks, samples=samples, sample_step=self._step)
 
 
 def _rounded_up(form: bytes) -> bytes:

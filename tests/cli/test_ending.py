@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cloudshard.cli.ending import is_complete, json_of, remarks, render, tell_end
+from cloudshard.cli.ending import json_of, remarks, render, tell_end
 from cloudshard.observe.report import RunReport
 from cloudshard.recipe import Summary
 from tests.observe.builder import BuiltRun
@@ -19,13 +20,9 @@ def report(**changes: Any) -> RunReport:
 
 
 def test_a_run_with_zero_rows_says_so_loudly() -> None:
-    assert "NO ROWS: all 10 rows were filtered" in remarks(report(rows_out=0), 0, False)[0]
-    assert "NO ROWS: the input has no rows" in remarks(report(rows_out=0, rows_in=0), 0, False)[0]
-    assert remarks(report(), 0, False) == []
-
-
-def test_nothing_to_do_is_said() -> None:
-    assert remarks(report(), 0, True) == ["nothing to do: the run was complete already"]
+    assert "NO ROWS: all 10 rows were filtered" in remarks(report(rows_out=0), 0)[0]
+    assert "NO ROWS: the input has no rows" in remarks(report(rows_out=0, rows_in=0), 0)[0]
+    assert remarks(report(), 0) == []
 
 
 @pytest.mark.parametrize(
@@ -33,11 +30,11 @@ def test_nothing_to_do_is_said() -> None:
     [(1, "incomplete: 1 work item left"), (2, "cloudshard retry u --all-failed"), (3, "run the same command again")],
 )
 def test_every_other_ending_says_how_to_go_on(code: int, words: str) -> None:
-    assert words in remarks(report(complete=False, committed=1), code, False)[0]
+    assert words in remarks(report(complete=False, committed=1), code)[0]
 
 
 def test_quarantine_is_pointed_at() -> None:
-    assert remarks(report(quarantined=3), 0, False) == ["3 rows went to quarantine, with the reason: u/quarantine/"]
+    assert remarks(report(quarantined=3), 0) == ["3 rows went to quarantine, with the reason: u/quarantine/"]
 
 
 def test_the_report_in_lines() -> None:
@@ -59,36 +56,25 @@ def test_the_report_in_json() -> None:
     assert (told["rows_out"], told["exit_code"], told["nothing_to_do"]) == (5, 0, True)
 
 
-def test_the_summary_is_a_table_on_stdout(capfd: pytest.CaptureFixture[str]) -> None:
-    run = BuiltRun().complete()
-    # the output's URL is in the plan: it is opened through the registry
-    from cloudshard.store.registry import open_store
-
-    for page in run.output.list():
-        for info in page.objects:
-            open_store(run.output.url).put(info.key, run.output.get(info.key))
-    code = tell_end(
-        run.store, 0, was_complete=False, as_json=False, quiet=False, summary=Summary("select sum(n) as total from output", "Totals")
-    )
-    out = capfd.readouterr().out
-    assert code == 0
-    assert out.endswith("\nTotals\ntotal\n  112\n")
+@pytest.fixture
+def complete(tmp_path: Path) -> BuiltRun:
+    return BuiltRun(folder=f"file://{tmp_path}").complete()
 
 
-def test_a_summary_that_fails_is_a_warning_and_the_run_still_done(capfd: pytest.CaptureFixture[str]) -> None:
-    run = BuiltRun().complete()
-    assert tell_end(run.store, 0, was_complete=False, as_json=False, quiet=False, summary=Summary("select x from output")) == 0
+def test_the_summary_is_a_table_on_stdout(complete: BuiltRun, capfd: pytest.CaptureFixture[str]) -> None:
+    summary = Summary("select sum(n) as total from output", "Totals")
+    code = tell_end(complete.store.url, 0, was_complete=False, as_json=False, quiet=False, summary=summary)
+    said = capfd.readouterr()
+    assert (code, said.err) == (0, "")
+    assert said.out.endswith("\nTotals\ntotal\n  112\n")
+
+
+def test_a_summary_that_fails_is_a_warning_and_the_run_still_done(complete: BuiltRun, capfd: pytest.CaptureFixture[str]) -> None:
+    summary = Summary("select x from output")
+    assert tell_end(complete.store.url, 0, was_complete=False, as_json=False, quiet=False, summary=summary) == 0
     assert "warning: " in capfd.readouterr().err
 
 
-def test_complete_means_that_the_last_stage_is_sealed() -> None:
-    run = BuiltRun(items=(1, 1))
-    assert not is_complete(run.store)
-    run.commit(0)
-    run.seal(0)
-    assert not is_complete(run.store)
-    run.begin_stage(1)
-    run.commit(0, stage=1, rows_in=8)
-    run.seal(1)
-    assert is_complete(run.store)
-    assert not is_complete(run.output)
+def test_nothing_to_do_is_said_first(complete: BuiltRun, capfd: pytest.CaptureFixture[str]) -> None:
+    tell_end(complete.store.url, 0, was_complete=True, as_json=False, quiet=True)
+    assert capfd.readouterr() == ("", "nothing to do: the run was complete already\n")

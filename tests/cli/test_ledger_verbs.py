@@ -53,7 +53,7 @@ def test_status_of_a_failed_run_says_what_to_do(cloudshard: Caller, failed: Buil
 def test_status_json_has_a_stable_schema(cloudshard: Caller, failed: BuiltRun) -> None:
     status = json.loads(cloudshard("status", failed.store.url, "--json", "--all").out)
     assert set(status) == {
-        *("version", "url", "run_id", "pipeline", "state", "server_time", "age_seconds", "bytes_per_second", "eta_seconds"),
+        *("version", "url", "run_id", "pipeline", "state", "server_time", "age_seconds", "took_seconds", "bytes_per_second", "eta_seconds"),
         *("stages", "workers", "claims", "failures", "items"),
     }
     assert status["version"] == 1

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import io
+import threading
 
 import pytest
+from rich.console import Console
 
-from cloudshard.cli import progress
 from cloudshard.cli.progress import Estimate, _Lines, display, told
 from cloudshard.worker.events import ChildOutput, Note, Progress, StageSealed, StageStarted
 
@@ -77,22 +79,18 @@ def test_quiet_keeps_warnings(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ("", "error: broken\n")
 
 
-def test_bars_are_drawn_on_a_terminal_and_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    import io
-
-    from rich.console import Console
-
+def test_bars_are_drawn_on_a_terminal_and_no_thread_starts_before_the_first_event(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
-    monkeypatch.setattr("rich.console.Console", lambda **_: Console(file=screen, force_terminal=True, width=120))
-    with progress._bars() as observer:
-        for event in (
-            STARTED,
-            at(committed=3, rows=7, elapsed_seconds=1),
-            Note("warning", "[bold]not markup"),
-            ChildOutput("c", "hi"),
-            SEALED,
-        ):
+    terminal = Console(file=screen, force_terminal=True, width=120)
+    monkeypatch.setattr("rich.console.Console", lambda **_: terminal)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    threads = threading.active_count()
+    with display(quiet=False) as observer:
+        assert threading.active_count() == threads
+        moving = at(committed=3, rows=7, elapsed_seconds=1)
+        for event in (STARTED, moving, Note("warning", "[bold]not markup"), ChildOutput("c", "hi"), SEALED):
             observer(event)
+    assert threading.active_count() == threads
     drawn = screen.getvalue()
     assert "[bold]not markup" in drawn
     assert "[c] hi" in drawn
