@@ -25,6 +25,9 @@ def resolve(target: str, parameters: Sequence[tuple[str, str]], *, overwrite: bo
     """The recipe that ``target`` names; ``overwrite``: its output replaces what is in the target folder."""
     from cloudshard.recipe import resolve_target
 
+    if "://" in target:
+        mend = f"Give a recipe (x.yaml), module:name, or a Python file; to work on a run that exists: cloudshard worker {target}"
+        raise RecipeError(f"{target!r} is a URL and names no pipeline", mend=mend)
     recipe = resolve_target(target, options.pairs(parameters, "-p"))
     sink = recipe.pipeline.sink
     if overwrite and sink is not None:

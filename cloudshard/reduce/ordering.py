@@ -9,8 +9,7 @@ or 02 (null, last), then the value: integers big-endian with the sign flipped; f
 integers; strings and binaries with 00 written as 00 FF and ended by 00 01; all bytes of the value inverted when descending. No form is the
 beginning of another row's form, so ``form + b"\\0"`` lies directly after all rows with that form.
 
-Measured, 1 million int64 keys: numpy's unstable argsort (vector instructions) 17 ms and repairing ties 4 ms, its stable one 96 ms,
-Arrow's sort_indices 150 ms; 0.9 million strings of 17 bytes: Arrow 1.1 s.
+Measured, 1 million int64 keys: numpy's unstable argsort (vector instructions) 17 ms before ties are repaired, its stable one 96 ms.
 """
 
 from __future__ import annotations

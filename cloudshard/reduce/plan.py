@@ -24,7 +24,7 @@ from cloudshard.reduce.runs import RunIndex, Slice
 
 #: A bucket or key is hot when it has so many times the bytes that a partition should have.
 HOT = 1.5
-#: Requests of one exchange (mappers x partitions): a million ranged reads cost about $0.40, and half an hour of one reader's time.
+#: Requests of one exchange (mappers x partitions): a million ranged reads cost about $0.40.
 MAX_READS = 1_000_000
 _COMPLETE_FORM = 64
 
