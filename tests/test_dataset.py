@@ -227,3 +227,17 @@ def test_parquet_files_that_differ_are_one_table_here_too(tmp_path: Path) -> Non
     pq.write_table(pa.table({"n": pa.array([1.5]), "late": ["x"]}), tmp_path / "b.parquet")
     rows = list(cs.read_parquet(str(tmp_path)).filter("late IS NULL OR n > 1").iter_rows())
     assert rows == [{"n": 1.0, "late": None}, {"n": 2.0, "late": None}, {"n": 1.5, "late": "x"}]
+
+
+def test_a_declared_schema_also_serves_the_stage_before_a_limit(corpus: str, tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    async def answer(row: dict[str, Any]) -> dict[str, Any]:
+        return {"n": row["n"], "answer": "x"}
+
+    schema = pa.schema([("n", pa.int64()), ("answer", pa.large_string())])
+    dataset = cs.read_jsonl(corpus).shards(4).map_async(answer).limit(30)
+    with pytest.raises(cs.RecipeError, match="schema="):
+        dataset.write_parquet(f"{tmp_path}/no").run(f"{tmp_path}/no.run", processes=1)
+    dataset.write_parquet(f"{tmp_path}/out", schema=schema).run(f"{tmp_path}/run", processes=2)
+    assert sorted(row["n"] for row in cs.read_parquet(f"{tmp_path}/out").iter_rows()) == list(range(30))

@@ -52,20 +52,20 @@ def decide_schemas(
     Raises SchemaError naming the files when columns cannot be widened to one type, StepError when user code raises on a sampled row and the
     step's policy is "raise", RecipeError when the output's columns cannot be learnt.
     """
-    declared = [None] * (len(chains) - 1) + [sink.schema]
+    declared = _declared(chains, sink)
     needs_output = [
-        chain.boundary is not None or (schema is None and sink.format not in _SCHEMALESS)
+        schema is None and (chain.boundary is not None or sink.format not in _SCHEMALESS)
         for chain, schema in zip(chains, declared, strict=True)
     ]
     needs_input = source.schema is None and _needs_input_schema(source, chains[0].steps)
     if not needs_input and not any(needs_output):
-        return tuple(StageSchemas(input=source.schema if at == 0 else None, output=declared[at]) for at in range(len(chains)))
+        return tuple(StageSchemas(input=before, output=after) for before, after in zip((source.schema, *declared), declared, strict=False))
     last = max((at for at, needed in enumerate(needs_output) if needed), default=-1)
     _refuse_expensive([step for chain in chains[: last + 1] for step in chain.steps])
     found: tuple[StageSchemas, ...] = ()
     for files, rows in ((SAMPLE_FILES, SAMPLE_ROWS), (_WIDER_FILES, _WIDER_ROWS)):
         blocks = sample_blocks(source, objects, files=files, rows=rows)
-        found, starved = _learn(source, chains, sink, blocks, pickles, needs_input=needs_input, last=last)
+        found, starved = _learn(source, chains, declared, blocks, pickles, needs_input=needs_input, last=last)
         if starved is None:
             return found
         read = sum(len(block) for block in blocks)
@@ -75,6 +75,14 @@ def decide_schemas(
         f"none of the {read:,} sampled rows comes through {starved}, so the columns of the output cannot be learnt",
         mend="Declare them: schema= on the sink, or schema: {column: type} in a recipe",
     )
+
+
+def _declared(chains: Sequence[Chain], sink: SinkSpec) -> list[str | None]:
+    """The declared output schema of each chain: the sink's, also for the stages before it from which rows are only chosen."""
+    schemas = [sink.schema]
+    for later in reversed(chains[1:]):
+        schemas.append(schemas[-1] if all(step.kind in _CHOOSING for step in later.steps) else None)
+    return schemas[::-1]
 
 
 def sample_blocks(source: SourceSpec, objects: Sequence[InputObject], *, files: int, rows: int) -> list[Block]:
@@ -115,7 +123,7 @@ def _refuse_expensive(steps: Iterable[StepSpec]) -> None:
 def _learn(
     source: SourceSpec,
     chains: Sequence[Chain],
-    sink: SinkSpec,
+    schemas: Sequence[str | None],
     blocks: Sequence[Block],
     pickles: Mapping[str, bytes],
     *,
@@ -130,7 +138,7 @@ def _learn(
     found: list[StageSchemas] = []
     starved = None
     for at, chain in enumerate(chains):
-        declared = sink.schema if at == len(chains) - 1 else None
+        declared = schemas[at]
         stage_source = source if at == 0 else SourceSpec(format="runs")
         if input_schema is not None:
             stage_source = msgspec.structs.replace(stage_source, schema=input_schema)
