@@ -60,18 +60,18 @@ _HOMES = {
     "StepError": "cloudshard.errors",
     "StoreError": "cloudshard.errors",
     "load_recipe": "cloudshard.recipe",
-    "read_arrow": "cloudshard.dataset",
-    "read_csv": "cloudshard.dataset",
-    "read_files": "cloudshard.dataset",
-    "read_jsonl": "cloudshard.dataset",
-    "read_parquet": "cloudshard.dataset",
+    "read_arrow": "cloudshard.readers",
+    "read_csv": "cloudshard.readers",
+    "read_files": "cloudshard.readers",
+    "read_jsonl": "cloudshard.readers",
+    "read_parquet": "cloudshard.readers",
     "register_options": "cloudshard.store.options",
     "run_pipeline": "cloudshard.worker.run",
     "work": "cloudshard.worker.run",
 }
 
 if TYPE_CHECKING:
-    from cloudshard.dataset import Dataset, read_arrow, read_csv, read_files, read_jsonl, read_parquet
+    from cloudshard.dataset import Dataset
     from cloudshard.errors import (
         CloudshardError,
         ErrorBudgetExceeded,
@@ -88,6 +88,7 @@ if TYPE_CHECKING:
         StoreError,
     )
     from cloudshard.ledger.records import RunSettings
+    from cloudshard.readers import read_arrow, read_csv, read_files, read_jsonl, read_parquet
     from cloudshard.recipe import load_recipe
     from cloudshard.store.options import register_options
     from cloudshard.worker.run import RunResult, run_pipeline, work

@@ -163,7 +163,7 @@ class Driver:
                 self._call_hook(function, "setup", spec)
         except StepError:
             raise
-        except Exception as error:
+        except Exception as error:  # user code may raise anything; it becomes one sentence with its cause kept
             raise StepError(
                 f"step {spec.name} cannot be set up: {type(error).__name__}: {error}",
                 step=spec.name,

@@ -65,7 +65,7 @@ class Feed:
         try:
             for table in self._tables:
                 yield from table.to_batches()
-        except Exception as error:
+        except Exception as error:  # DuckDB would replace it by its own: kept, and raised again by the caller
             self.error = error
             raise
 

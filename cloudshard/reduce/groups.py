@@ -63,7 +63,7 @@ def _called(function: Callable[[pa.Table], pa.Table], group: pa.Table, step: str
         made = function(group)
     except CloudshardError:
         raise
-    except Exception as error:
+    except Exception as error:  # user code may raise anything; it becomes one sentence with its cause kept
         what = f"step {step}: {type(error).__name__}: {error}"
         raise StepError(what, step=step, where=where, mend="The function must work for every group.") from error
     if not isinstance(made, pa.Table):

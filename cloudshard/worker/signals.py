@@ -85,7 +85,7 @@ def stop_by_exception(doing: str) -> Iterator[None]:
         yield
         if heard:
             raise stopped()
-    except Exception as error:
+    except Exception as error:  # whatever user code made of the interruption: the signal is why
         if heard and not isinstance(error, Preempted):
             raise stopped() from error
         raise
