@@ -162,5 +162,5 @@ _WORKING = (
     click.option(
         "--safe", is_flag=True, help="Refuse runs whose functions travel as pickles: only functions named module:function are called."
     ),
-    click.option("--quiet", "-q", is_flag=True, help="No progress and no report; errors and warnings only."),
+    click.option("--quiet", "-q", is_flag=True, help="No progress and no report: remarks, warnings and errors only."),
 )

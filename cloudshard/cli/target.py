@@ -38,15 +38,7 @@ def resolve(target: str, parameters: Sequence[tuple[str, str]], *, overwrite: bo
 def run_url_of(recipe: Recipe, given: str | None) -> str:
     """Where the run's ledger lies: as given, as the recipe says, or beside the output (``<output>.run``)."""
     from cloudshard.store.registry import normalise
+    from cloudshard.worker.run import default_run_url
 
     url = given or recipe.run_url
-    if url:
-        return normalise(url)
-    if recipe.pipeline.sink is None:
-        raise RecipeError("the pipeline has no sink", mend="End it with write_parquet, write_jsonl, write_csv or write_arrow.")
-    output = normalise(recipe.pipeline.sink.url)
-    if not output.partition("://")[2].strip("/").partition("/")[2] and not output.startswith("file://"):
-        raise RecipeError(
-            "the output is a whole bucket, so there is no place beside it for the run", where=output, mend="Give one with --run."
-        )
-    return f"{output}.run"
+    return normalise(url) if url else default_run_url(recipe.pipeline)

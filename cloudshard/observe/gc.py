@@ -5,8 +5,7 @@ Collected, and when it is safe:
 - ``spill``: data between the stages, once *every* stage is sealed;
 - ``losing data``, ``losing quarantine``: run data and quarantine files that their item's commit record does not name: their attempt
   can never win any more; but not while another attempt of the item holds a running lease;
-- ``losing upload``: pending uploads of this run's output parts that no commit record names, likewise; once the run is complete,
-  all of them.
+- ``losing upload``: pending uploads of this run that no commit record names, likewise; once the run is complete, all of them.
 
 Never touched: anything of an item that is not committed (its attempt may still win, however old), anything that a commit record
 names (but the spills of a complete run), claims, commit records and other records, objects of the output, other runs' objects.
@@ -29,21 +28,22 @@ from cloudshard.observe.load import OpenOutput, OpenRun, open_run, read_commits
 from cloudshard.observe.snapshot import StageSnapshot, snapshot_stage
 from cloudshard.store.port import Store, Upload
 
+Base = Literal["run", "output"]
 Kind = Literal["spill", "losing data", "losing quarantine", "losing upload"]
 
 #: Keys per delete request: the bound of S3's DeleteObjects.
 DELETE_KEYS = 1000
 #: ``<item>-<nonce>…`` in names of run data and quarantine files.
 _ATTEMPT = re.compile(r"(?:^|/)(\d{8})-[^/]+$")
-#: ``part-<item>-<part>-<tag>`` in names of output parts.
-_PART = re.compile(r"(?:^|/)part-(\d{6,})-(\d{3,})-([0-9a-zA-Z]+)\.[^/]*$")
+#: ``part-<item>-<part>-<tag>`` in names of this run's output parts.
+_PART = r"(?:^|/)part-(\d{{6,}})-\d{{3,}}-{tag}\.[^/]*$"
 
 
 class Garbage(msgspec.Struct, frozen=True, kw_only=True):
     """One thing to delete. ``base``: "run" or "output"; ``upload_id``: set for a pending upload; ``bytes``: 0 when not known."""
 
     kind: Kind
-    base: Literal["run", "output"]
+    base: Base
     key: str
     bytes: int = 0
     upload_id: str | None = None
@@ -93,9 +93,12 @@ def plan_gc(store: Store, open_output: OpenOutput) -> GarbagePlan:
             for info in list_objects(store, f"{keys.QUARANTINE}{snapshot.stage:02d}/")
             if found.has_lost(info.key)
         )
+        for prefix in (f"{keys.stage(snapshot.stage)}runs/", f"{keys.QUARANTINE}{snapshot.stage:02d}/"):
+            plan.garbage.extend(found.losing_uploads(store, "run", prefix, _ATTEMPT, complete))
         sink = run.plan.stages[snapshot.stage].sink
         if sink.url:
-            plan.garbage.extend(found.losing_uploads(open_output(sink), complete))
+            ours = re.compile(_PART.format(tag=re.escape(run_tag(run.record))))
+            plan.garbage.extend(found.losing_uploads(open_output(sink), "output", "part-", ours, complete))
     return plan
 
 
@@ -103,7 +106,6 @@ class _Committed:
     """What the commit records of one stage say about objects and uploads."""
 
     def __init__(self, run: OpenRun, snapshot: StageSnapshot, records: list[CommitRecord], now: float) -> None:
-        self._tag = run_tag(run.record)
         self._winners = {record.item: record for record in records}
         self._named = {part.key for record in records for part in record.parts if part.base == "run"}
         self._named |= {record.quarantine_key for record in records if record.quarantine_key}
@@ -129,15 +131,15 @@ class _Committed:
         item = int(match[1])
         return item in self._winners and not self._contested(item)
 
-    def losing_uploads(self, output: Store, complete: bool) -> Iterator[Garbage]:
-        """Pending uploads with this run's tag that no commit record names."""
-        for pending in output.list_uploads("part-"):
-            match = _PART.search(pending.key)
-            if match is None or match[3] != self._tag or pending.upload_id in self._uploads:
+    def losing_uploads(self, store: Store, base: Base, prefix: str, name: re.Pattern[str], complete: bool) -> Iterator[Garbage]:
+        """Pending uploads under ``prefix`` that no commit record names. ``name`` tells this run's keys and, in group 1, their item."""
+        for pending in store.list_uploads(prefix):
+            match = name.search(pending.key)
+            if match is None or pending.upload_id in self._uploads:
                 continue
             item = int(match[1])
             if complete or (item in self._winners and not self._contested(item)):
-                yield Garbage(kind="losing upload", base="output", key=pending.key, upload_id=pending.upload_id)
+                yield Garbage(kind="losing upload", base=base, key=pending.key, upload_id=pending.upload_id)
 
 
 def collect(store: Store, open_output: OpenOutput, plan: GarbagePlan, *, by: str, progress: Callable[[int], None] | None = None) -> None:
@@ -167,7 +169,7 @@ def collect(store: Store, open_output: OpenOutput, plan: GarbagePlan, *, by: str
             if progress is not None:
                 progress(done)
     for thing in uploads:
-        bases["output"].abort_upload(Upload(thing.key, thing.upload_id or "", 0))
+        bases[thing.base].abort_upload(Upload(thing.key, thing.upload_id or "", 0))
         done += 1
         if progress is not None:
             progress(done)

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 HANG_SECONDS = 600.0
 GRACE_SECONDS = 10.0
 
-#: Where runs go that name no place: next to the user, on the embedded store.
-LOCAL_RUNS = ".cloudshard"
-
 Processes = int | Literal["auto"] | None
 
 
@@ -43,8 +40,19 @@ class RunResult:
 
 
 def default_run_url(pipeline: Pipeline) -> str:
-    """``.cloudshard/<name>`` under the current folder."""
-    return os.path.join(LOCAL_RUNS, pipeline.name)
+    """Beside the output: ``<output>.run``."""
+    from cloudshard.store.registry import normalise
+
+    if pipeline.sink is None:
+        raise RecipeError("the pipeline has no sink", mend="End it with write_parquet, write_jsonl, write_csv or write_arrow.")
+    output = normalise(pipeline.sink.url)
+    if not output.partition("://")[2].strip("/").partition("/")[2] and not output.startswith("file://"):
+        raise RecipeError(
+            "the output is a whole bucket, so there is no place beside it for the run",
+            where=output,
+            mend="Give the run a URL of its own (--run).",
+        )
+    return f"{output}.run"
 
 
 def run_pipeline(

@@ -147,6 +147,7 @@ def test_prepare_then_workers(folder: Folder) -> None:
     assert folder.output() == [2 * n for n in range(2, 20)]
 
 
+@pytest.mark.slow
 def test_max_shards_leaves_work_and_says_so(folder: Folder) -> None:
     said = folder("run", "job.yaml", "--max-shards", "2", "--processes", "1")
     assert said.code == 1
@@ -180,6 +181,7 @@ def test_a_run_without_output_rows_says_so_loudly(folder: Folder) -> None:
     assert folder("verify", "out.run").code == 0
 
 
+@pytest.mark.slow
 def test_a_target_that_is_not_empty_is_refused_or_replaced(folder: Folder) -> None:
     (folder.path / "out").mkdir()
     (folder.path / "out/old.parquet").write_bytes(b"old")

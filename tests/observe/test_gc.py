@@ -102,6 +102,19 @@ def test_pending_uploads_go_unless_a_commit_record_names_them_or_they_are_anothe
     assert {upload.upload_id for upload in pending(run)} == {named.upload_id, open_item.upload_id, foreign.upload_id}
 
 
+def test_pending_uploads_of_data_between_stages_go_too() -> None:
+    run = BuiltRun(items=(1, 1))
+    run.claim(0, epoch=1)
+    lost = run.store.begin_upload(keys.run_data(0, 0, "n0x0x1", 0, ".run"), part_size=10)
+    assert not plan(run).garbage
+    run.clock.now += 100
+    run.commit(0, epoch=2)
+    found = plan(run)
+    assert [(thing.base, thing.upload_id) for thing in found.garbage] == [("run", lost.upload_id)]
+    collect(run.store, run.open_output, found, by="me")
+    assert not list(run.store.list_uploads())
+
+
 def test_ledger_records_and_claims_stay() -> None:
     run = BuiltRun(items=(2, 1)).complete()
     records = {key for key in everything(run) if "/runs/" not in key}
