@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from cloudshard.ledger import keys
 from cloudshard.ledger.claims import lease_of
 from cloudshard.ledger.records import RunSettings
 from tests.worker.harness import Run
@@ -136,7 +137,7 @@ def test_the_zygotes_death_is_no_items_fault(start: Callable[..., Worker], tmp_p
     worker.zygote().kill()
     assert worker.process.wait(30) == 0, worker.text()
     assert programs
-    assert not any(process.is_running() for process in programs)
+    wait_until(lambda: not any(process.is_running() for process in programs), 5, "the programs are gone")
     again = Run(tmp_path, items=6, rows=4, row_seconds=0.1, start_program=True)
     assert again.failures() == []
     assert again.missing() == []
@@ -151,10 +152,10 @@ def test_sigterm_finishes_what_runs_releases_the_rest_and_exits_3(start: Callabl
     assert worker.process.wait(25) == 3, worker.text()
     assert time.monotonic() - began < 8
     run = Run(tmp_path, **parameters, start_program=True)
-    claimed = {key.split("/")[-2] for key in run.keys("stages/00/claims/")}
-    committed = {key.split("/")[-1] for key in run.keys("stages/00/commits/")}
+    claimed = {keys.parse_entry(key).item for key in run.keys("stages/00/claims/")}
+    committed = {keys.parse_entry(key).item for key in run.keys("stages/00/commits/")}
     for item in claimed - committed:
-        newest = max(key for key in run.keys("stages/00/claims/") if f"/{item}/" in key)
+        newest = max(run.keys(keys.item_prefix(0, "claims", item)))
         assert lease_of(run.store.head(newest)).released, f"item {item} is neither committed nor released"
     assert run.failures() == []
     assert b'"exit_code":3' in run.store.get("workers/w-test.json")
