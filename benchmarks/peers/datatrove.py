@@ -17,9 +17,11 @@ from datatrove.pipeline.writers import ParquetWriter  # noqa: E402
 def clean(documents: Iterable[Any], rank: int = 0, world_size: int = 1) -> Iterator[Any]:
     """W1's function."""
     for document in documents:
+        if document.metadata["score"] < 0.2:
+            continue  # before the text is touched, as in clean_row: the same work for every peer
         words = document.text.split()
         text = " ".join(words)
-        if document.metadata["score"] >= 0.2 and len(text) >= 200:
+        if len(text) >= 200:
             document.text = text
             document.metadata["n_words"] = len(words)
             yield document

@@ -53,7 +53,7 @@ class Worker:
 
     def living(self) -> list[psutil.Process]:
         """Processes of the tree that are still there."""
-        return [process for process in self.tree.values() if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+        return [process for process in self.tree.values() if is_alive(process)]
 
     def programs(self) -> list[psutil.Process]:
         """Programs that user code has started, as far as they were seen alive."""
@@ -68,6 +68,20 @@ class Worker:
 
     def zygote(self) -> psutil.Process:
         return next(process for process in self.tree.values() if process.ppid() == self.process.pid)
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it runs: one that has ended and waits to be reaped does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def kill(process: psutil.Process) -> None:
+    """SIGKILL, if it is still there."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.kill()
 
 
 def wait_until(true: Callable[[], bool], seconds: float, what: str) -> None:
@@ -86,6 +100,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
         """A worker whose children are all at work, each with a program that its user code has started."""
         worker = Worker(tmp_path, work={"processes": processes}, **run)
         workers.append(worker)
+
         wait_until(
             lambda: len(worker.look()) >= 1 + 2 * processes, 20, f"a zygote, {processes} children and their programs: {worker.text()}"
         )
@@ -94,8 +109,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
     yield begin
     for worker in workers:
         worker.look()
-        for process in [*worker.living(), worker.process]:
-            process.kill()
+        for process in worker.living():
+            kill(process)
+        worker.process.kill()
         worker.process.wait()
 
 
@@ -107,27 +123,28 @@ def test_sigkill_leaves_no_process_behind(start: Callable[..., Worker], first: s
         zygote.kill()
     elif first == "children":
         for child in zygote.children():
-            child.kill()
+            kill(child)
     elif first == "all":
         for process in worker.living():
-            process.kill()
+            kill(process)
     worker.process.kill()
     worker.process.wait()
     if first in ("zygote", "all"):  # supervisor and zygote at the same moment: nobody is left who could know of the programs
         for program in worker.programs():
             worker.tree.pop(program.pid)
-            if program.is_running():
-                program.kill()
-    wait_until(lambda: not worker.living(), 5, f"still there: {[(process.pid, process.cmdline()) for process in worker.living()]}")
+            kill(program)
+    wait_until(lambda: not worker.living(), 10, "the whole tree is gone")
 
 
 def test_sigkill_of_the_supervisor_ends_the_programs_that_user_code_has_started(start: Callable[..., Worker]) -> None:
     worker = start(items=4, rows=1, hang_at=[0, 1, 2, 3], start_program=True)
+    wait_until(
+        lambda: bool(worker.look()) and len(worker.programs()) == 2, 10, "both programs run"
+    )  # a fork bears its parent's name at first
     programs = worker.programs()
-    assert len(programs) == 2
     worker.process.kill()
     worker.process.wait()
-    wait_until(lambda: not any(process.is_running() for process in programs), 5, "the programs are gone")
+    wait_until(lambda: not any(is_alive(process) for process in programs), 5, "the programs are gone")
 
 
 @pytest.mark.slow
@@ -137,7 +154,7 @@ def test_the_zygotes_death_is_no_items_fault(start: Callable[..., Worker], tmp_p
     worker.zygote().kill()
     assert worker.process.wait(30) == 0, worker.text()
     assert programs
-    wait_until(lambda: not any(process.is_running() for process in programs), 5, "the programs are gone")
+    wait_until(lambda: not any(is_alive(process) for process in programs), 5, "the programs are gone")
     again = Run(tmp_path, items=6, rows=4, row_seconds=0.1, start_program=True)
     assert again.failures() == []
     assert again.missing() == []
