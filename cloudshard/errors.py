@@ -36,6 +36,15 @@ EXIT_FAILED = 2
 EXIT_PREEMPTED = 3
 
 
+#: What running out of memory is called, by name: the types belong to libraries that need not be imported.
+_OUT_OF_MEMORY = frozenset({"MemoryError", "ArrowMemoryError", "OutOfMemoryException", "OutOfMemoryError", "_ArrayMemoryError"})
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the error says that there is no more memory (of any library)."""
+    return type(error).__name__ in _OUT_OF_MEMORY
+
+
 class CloudshardError(Exception):
     """One clear sentence: what happened, ``where`` (run, item, object, row), and the ``mend`` (what to do)."""
 

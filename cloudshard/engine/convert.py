@@ -11,8 +11,6 @@ import pyarrow.types as pt
 from cloudshard.engine.block import Block, Origin, Row
 from cloudshard.errors import SchemaError
 
-BATCH_KINDS = ("arrow", "pandas", "polars", "rows")
-
 #: (index, column, reason) of a row that cannot be part of the table.
 Report = Callable[[int, str, str], None]
 

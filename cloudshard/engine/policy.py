@@ -11,14 +11,11 @@ from typing import Any
 
 from cloudshard.engine.block import Origin
 from cloudshard.engine.item import ItemFailed, ItemState, Tally
-from cloudshard.errors import InputError, StepError
+from cloudshard.errors import InputError, StepError, is_out_of_memory
 from cloudshard.plan.values import OnError
 
 #: Told before each call of user code in careful mode: (object, position, step).
 BeforeRow = Callable[[str, int, str], None]
-
-#: Names, because the types belong to libraries that need not be imported.
-OUT_OF_MEMORY = frozenset({"MemoryError", "ArrowMemoryError", "OutOfMemoryException", "OutOfMemoryError", "_ArrayMemoryError"})
 
 _MEND = 'Mend the function or the row, or give the step on_error="quarantine" or "drop".'
 _MEND_SQL = "Mend the SQL, or convert the column before."
@@ -30,11 +27,6 @@ def user_traceback(error: BaseException) -> str:
     kept = [frame for frame in frames if "/cloudshard/engine/" not in frame.filename] or frames
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(kept), *traceback.format_exception_only(error)]
     return "".join(lines)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the error says that there is no more memory (of any library)."""
-    return type(error).__name__ in OUT_OF_MEMORY
 
 
 def step_error(error: BaseException, step: str, where: str) -> StepError:

@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow as pa
 
 from cloudshard.engine.block import Block
-from cloudshard.errors import RowError, SchemaError
+from cloudshard.errors import InputError, RowError, SchemaError
 from cloudshard.formats.cast import cast_column
 from cloudshard.formats.findings import Findings, find_failing
+from cloudshard.formats.infer import infer_fields
 from cloudshard.formats.port import ReadContext
 from cloudshard.formats.widen import is_text
 
@@ -131,3 +132,18 @@ def bounded(blocks: Iterable[Block], context: ReadContext) -> Iterator[Block]:
             for low, high in ((half, len(some)), (0, half)):
                 piece = table.slice(low, high - low)
                 todo.append(Block(some.origin, some.positions[low:high], table=piece, nbytes=piece.nbytes))
+
+
+def table_for_file(block: Block, schema: pa.Schema | None) -> pa.Table:
+    """The block as a table of the file's ``schema`` (None: the file begins with it). InputError when a table has another one."""
+    table = block.table
+    if table is None:
+        rows = block.rows or []
+        table = pa.Table.from_pylist(rows, schema=schema if schema is not None else pa.schema(infer_fields(rows)))
+    if schema is not None and not table.schema.equals(schema):
+        raise InputError(
+            f"a block has the columns {table.schema.names} with other types or in another order than the file",
+            where=block.origin.object,
+            mend="Declare the output schema.",
+        )
+    return table

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from cloudshard.engine.block import Block
-from cloudshard.errors import InputError
-from cloudshard.formats.infer import infer_fields
+from cloudshard.formats.align import table_for_file
 from cloudshard.formats.options import OptionReader
 from cloudshard.formats.port import ByteSink
 from cloudshard.formats.sink import sink_file
@@ -46,20 +45,9 @@ class ArrowPartWriter:
 
     def write(self, block: Block) -> None:
         """Append the rows of the block. Raises InputError when a table does not have the file's schema."""
-        table = block.table
-        if table is None:
-            rows = block.rows or []
-            if self._schema is None:
-                self._schema = pa.schema(infer_fields(rows))
-            table = pa.Table.from_pylist(rows, schema=self._schema)
+        table = table_for_file(block, self._schema)
         if self._schema is None:
             self._schema = table.schema
-        if not table.schema.equals(self._schema):
-            raise InputError(
-                f"a block has the columns {table.schema.names} with other types or in another order than the file",
-                where=block.origin.object,
-                mend="Declare the output schema.",
-            )
         if self._held and table.num_rows == 1 and table.nbytes > self._options.batch_bytes:
             self._flush()  # a huge row is not copied together with others
         self.rows += table.num_rows

@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 import secrets
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,7 +39,6 @@ from cloudshard.store.port import Store
 
 T = TypeVar("T")
 U = TypeVar("U")
-ParallelMap = Callable[[Callable[[T], U], Iterable[T]], Iterable[U]]
 
 #: HEADs of other workers' leases in one fruitless pass over the blocks (to see a release before its lease ends).
 INSPECTED_LEASES = 32
@@ -73,7 +71,6 @@ class Surroundings:
     nonce: Callable[[], str] = lambda: secrets.token_hex(8)
     rng: random.Random = random.Random()  # noqa: RUF009 - one generator for all is meant
     parallel_map: Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]] = threaded_map
-    wall: Callable[[], float] = time.time
 
 
 class StageProgress(NamedTuple):

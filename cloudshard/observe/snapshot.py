@@ -19,7 +19,6 @@ from cloudshard.store.port import ObjectInfo, Store
 
 #: How people are told the state of an item. ``stale``: its holder has not renewed the lease; anybody may take over.
 ItemState = Literal["pending", "running", "stale", "done", "failed"]
-ITEM_STATES: tuple[ItemState, ...] = ("pending", "running", "stale", "done", "failed")
 
 Epochs = dict[int, dict[int, ObjectInfo]]  # item -> epoch -> object
 Leases = Mapping[tuple[int, int], LeaseSeen]  # (item, epoch) -> what a HEAD of the claim told

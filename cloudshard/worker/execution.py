@@ -6,13 +6,11 @@ import traceback
 from collections.abc import Sequence
 from typing import Protocol
 
-from cloudshard.errors import CloudshardError, DiskFull, LeaseLost, PermissionDenied, StepError, Transient
+from cloudshard.errors import CloudshardError, DiskFull, LeaseLost, PermissionDenied, StepError, Transient, is_out_of_memory
 from cloudshard.worker.messages import Assign, Failed, Finished, Trouble
 
 #: The store's or the machine's fault: the claim is released and nothing is charged to the item.
 INFRASTRUCTURE = (Transient, PermissionDenied, DiskFull, LeaseLost)
-#: Names, because the types belong to libraries that a child need not have imported.
-_OUT_OF_MEMORY = {"MemoryError", "ArrowMemoryError", "OutOfMemoryException", "OutOfMemoryError", "_ArrayMemoryError"}
 MAX_TEXT = 20_000
 
 
@@ -46,7 +44,7 @@ def trouble_of(error: BaseException) -> Trouble:
         where=error.where if isinstance(error, CloudshardError) else "",
         step=error.step if isinstance(error, StepError) else "",
         traceback=told[-MAX_TEXT:],
-        kind="oom" if type(cause).__name__ in _OUT_OF_MEMORY else "error",
+        kind="oom" if is_out_of_memory(cause) else "error",
         infrastructure=isinstance(error, INFRASTRUCTURE),
         denied=isinstance(error, PermissionDenied),
     )
